@@ -1,0 +1,29 @@
+# Every target sets up what it needs by itself; a second call is quick.
+PYTHON ?= python3.11
+BIN := .venv/bin
+
+.PHONY: install run test lint benchmark clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint]'
+	touch $@
+
+run: install
+	$(BIN)/recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --seeds 20 --iterations 100 --episodes 4 --window 10
+
+test: install
+	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadfile
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+benchmark: install
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache build dist

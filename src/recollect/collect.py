@@ -1,0 +1,195 @@
+"""Gathering a batch with a policy: whole episodes, a fixed number of steps, or independent draws.
+
+Every random number comes from `fold_in(key, copy)` and `fold_in(·, time)`, so a repeated iteration
+repeats itself and no draw depends on how many copies run beside it.
+
+Whole episodes are padded to `max_steps`. The scan always runs that long: many seeds step as one
+vector, so the steps after an early end cost far less than the bookkeeping to skip them would.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from recollect.checks import check_count
+from recollect.envs.base import AbstractEnv, Step
+from recollect.policies import AbstractPolicy
+from recollect.types import Batch
+
+
+class Collected(eqx.Module):
+    """A batch and what a reader of learning curves wants to know of it."""
+
+    batch: Batch
+    return_mean: Float[Array, ""]
+    """Mean undiscounted return of the episodes that ended; an estimate of η for independent draws; NaN if there is none."""
+    environment_steps: Int[Array, ""]
+
+
+class AbstractCollector(eqx.Module):
+    """How a batch is gathered. `init` makes what is carried from one iteration to the next."""
+
+    def init(self, key: PRNGKeyArray, env: AbstractEnv) -> Any:
+        """What the first call is given as `carry`: nothing, unless episodes go on between batches."""
+        del key, env
+        return None
+
+    @abc.abstractmethod
+    def __call__(
+        self, key: PRNGKeyArray, env: AbstractEnv, policy: AbstractPolicy, carry: Any, discount: Float[Array, ""] | float
+    ) -> tuple[Any, Collected]:
+        """A batch of transitions under `policy`."""
+
+    @property
+    @abc.abstractmethod
+    def episodes_per_batch(self) -> int:
+        """How many episodes, copies or draws a batch holds."""
+
+
+class Episodes(AbstractCollector):
+    """Whole episodes, each cut at the environment's `max_steps`: the paper's B trajectories."""
+
+    episodes: int = eqx.field(static=True, default=4)
+
+    def __check_init__(self):
+        check_count("episodes", self.episodes)
+
+    @property
+    def episodes_per_batch(self) -> int:
+        return self.episodes
+
+    def __call__(self, key, env, policy, carry, discount):
+        del discount
+
+        def run(key):
+            key_reset, key_steps = jax.random.split(key)
+
+            def body(carry, time):
+                state, alive = carry
+                transition, step = _act(key_steps, env, policy, state, time, alive)
+                return (step.state, alive & ~_ended(step)), transition
+
+            start = (env.reset(key_reset), jnp.array(True))
+            return lax.scan(body, start, jnp.arange(env.max_steps))[1]
+
+        batch = _with_log_probs(policy, jax.vmap(run)(_copy_keys(key, self.episodes)))
+        returns = jnp.sum(batch.rewards, axis=1, where=batch.mask)
+        return carry, Collected(batch, returns.mean(), batch.mask.sum())
+
+
+class Steps(AbstractCollector):
+    """A fixed number of steps in each of several copies; episodes go on in the next batch."""
+
+    copies: int = eqx.field(static=True, default=4)
+    steps: int = eqx.field(static=True, default=128)
+
+    def __check_init__(self):
+        check_count("copies", self.copies)
+        check_count("steps", self.steps)
+
+    @property
+    def episodes_per_batch(self) -> int:
+        return self.copies
+
+    def init(self, key, env):
+        """For each copy its state, the time since its episode began, and the return so far."""
+        states = jax.vmap(env.reset)(_copy_keys(key, self.copies))
+        return states, jnp.zeros(self.copies, jnp.int32), jnp.zeros(self.copies)
+
+    def __call__(self, key, env, policy, carry, discount):
+        del discount
+
+        def run(key, state, time, total):
+            def body(carry, index):
+                state, time, total = carry
+                key_act, key_reset = jax.random.split(jax.random.fold_in(key, index))
+                transition, step = _act(key_act, env, policy, state, time, jnp.array(True))
+                ended, total = _ended(step), total + step.reward
+                fresh = (env.reset(key_reset), jnp.zeros((), jnp.int32), jnp.zeros(()))
+                going = (step.state, time + 1, total)
+                return jax.tree.map(lambda a, b: jnp.where(ended, a, b), fresh, going), (transition, jnp.where(ended, total, jnp.nan))
+
+            return lax.scan(body, (state, time, total), jnp.arange(self.steps))
+
+        carry, (batch, returns) = jax.vmap(run)(_copy_keys(key, self.copies), *carry)
+        return carry, Collected(_with_log_probs(policy, batch), jnp.nanmean(returns), jnp.array(self.copies * self.steps))
+
+
+class Draws(AbstractCollector):
+    """Independent draws (s_T, a_T) with P(T = t) = γ^t (1 − γ): samples of the occupancy measure d^π (section 2.3).
+
+    Each restarts the environment and walks T steps without a time limit. A walk that terminates
+    before T stands for an absorbing state in which no action matters: it is masked out.
+    """
+
+    samples: int = eqx.field(static=True, default=5)
+
+    def __check_init__(self):
+        check_count("samples", self.samples)
+
+    @property
+    def episodes_per_batch(self) -> int:
+        return self.samples
+
+    def __call__(self, key, env, policy, carry, discount):
+        def run(key):
+            key_horizon, key_reset, key_steps = jax.random.split(key, 3)
+            uniform = jax.random.uniform(key_horizon, minval=jnp.finfo(jnp.float32).tiny)
+            horizon = jnp.floor(jnp.log(uniform) / jnp.log(discount)).astype(jnp.int32)
+
+            def act(state, time, alive):
+                return _act(key_steps, env, policy, state, time, alive)
+
+            def walk(carry):
+                state, time, _ = carry
+                _, step = act(state, time, jnp.array(True))
+                return step.state, time + 1, ~step.terminated
+
+            start = (env.reset(key_reset), jnp.zeros((), jnp.int32), jnp.array(True))
+            state, time, alive = lax.while_loop(lambda carry: (carry[1] < horizon) & carry[2], walk, start)
+            return act(state, time, alive)[0], time
+
+        transitions, times = jax.vmap(run)(_copy_keys(key, self.samples))
+        batch = _with_log_probs(policy, jax.tree.map(lambda x: x[:, None], transitions))
+        estimate = jnp.mean(jnp.where(batch.mask, batch.rewards, 0)) / (1 - discount)
+        return carry, Collected(batch, estimate, jnp.sum(times) + batch.mask.sum())
+
+
+def _copy_keys(key: PRNGKeyArray, copies: int) -> PRNGKeyArray:
+    return jax.vmap(lambda copy: jax.random.fold_in(key, copy))(jnp.arange(copies))
+
+
+def _ended(step: Step) -> Bool[Array, ""]:
+    return step.terminated | step.truncated
+
+
+def _act(key, env: AbstractEnv, policy: AbstractPolicy, state, time, alive) -> tuple[Batch, Step]:
+    """One transition of one copy, as a batch without axes, and the step that made it; draws come from (key, time)."""
+    # Not split: the key of a deterministic step is never used, and so never computed.
+    key_action, key_step = jax.random.fold_in(key, 2 * time), jax.random.fold_in(key, 2 * time + 1)
+    observation = env.observe(state)
+    action = policy.sample(key_action, observation)
+    step = env.step(key_step, state, action)
+    transition = Batch(
+        observations=observation,
+        actions=action,
+        log_probs=jnp.zeros(()),
+        rewards=step.reward,
+        next_observations=step.observation,
+        terminated=step.terminated,
+        truncated=step.truncated,
+        times=time,
+        mask=alive,
+    )
+    return transition, step
+
+
+def _with_log_probs(policy: AbstractPolicy, batch: Batch) -> Batch:
+    """Fill in the behaviour log-probabilities, all at once rather than one step at a time."""
+    log_probs = jax.vmap(jax.vmap(policy.log_prob))(batch.observations, batch.actions)
+    return eqx.tree_at(lambda batch: batch.log_probs, batch, log_probs)

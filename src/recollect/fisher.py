@@ -1,0 +1,51 @@
+"""The reweighed Fisher matrix as a linear operator, Equation (5) without its damping."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from recollect.scores import AbstractScores, fold
+
+MATRIX_CHUNK = 1024
+"""Rows whose scores are written out at a time, so that they stay in cache."""
+
+
+class Fisher(eqx.Module):
+    """F = Σ_i c_i ∇log π(a_i|s_i) ∇log π(a_i|s_i)ᵀ, held as scores and coefficients. A product costs O(N d)."""
+
+    scores: AbstractScores
+    coefficients: Float[Array, " row"]
+    count: Int[Array, ""]
+    """Rows from here on are padding."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, number of rows)."""
+        return self.scores.shape
+
+    def mv(self, vector: Float[Array, " d"]) -> Float[Array, " d"]:
+        """F v, one push and one pull."""
+        return fold(lambda scores, c: scores.pull(c * scores.push(vector)), self.scores, self.coefficients, self.count)
+
+    def matrix(self) -> Float[Array, "d d"]:
+        """F written out, O(N d²)."""
+
+        def outer(scores, c):
+            # The upper right quarter is the transpose of the lower left: three products instead of four.
+            top, bottom = jnp.array_split(scores.columns() * jnp.sqrt(c), 2)
+            cross = bottom @ top.T
+            return jnp.block([[top @ top.T, cross.T], [cross, bottom @ bottom.T]])
+
+        return fold(outer, self.scores, self.coefficients, self.count, MATRIX_CHUNK)
+
+    def gram(self) -> Float[Array, "row row"]:
+        """C^½ Jᵀ J C^½, the N×N matrix with the same positive eigenvalues as F."""
+        root = jnp.sqrt(self.coefficients)
+        return root[:, None] * self.scores.gram() * root
+
+    def sample(self, rows: int) -> "Fisher":
+        """An estimate of F from `rows` of the rows, evenly spaced, in which all others are represented."""
+        indices = jnp.arange(rows) * self.count // rows
+        chosen = self.coefficients[indices]
+        scale = self.coefficients.sum() / jnp.maximum(chosen.sum(), jnp.finfo(chosen.dtype).tiny)
+        return Fisher(self.scores.take(indices), chosen * scale, jnp.array(rows))

@@ -1,0 +1,33 @@
+"""The last K batches in fixed-shape arrays, newest first, so that the index along `window` is the age.
+
+Slots not yet filled are padding, as the tail of a short episode is: estimators average over what exists.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from recollect.types import Batch, all_finite, zero_padding
+
+
+class History(eqx.Module):
+    """`batches` has a leading `window` axis on every array of a `Batch`; padding holds zeros."""
+
+    batches: Batch
+
+    @classmethod
+    def empty(cls, batch: Batch, window: int) -> "History":
+        """Room for `window` batches shaped like `batch`."""
+        return cls(jax.tree.map(lambda x: jnp.zeros((window, *x.shape), x.dtype), batch))
+
+    def push(self, batch: Batch) -> tuple["History", Bool[Array, ""]]:
+        """The history with `batch` as its newest, the oldest forgotten, and whether the batch was usable.
+
+        A batch with a number that is not finite takes its slot with nothing in it, so that it can
+        poison neither this update nor the next K − 1.
+        """
+        batch = zero_padding(batch)
+        usable = all_finite(batch)
+        batch = zero_padding(eqx.tree_at(lambda b: b.mask, batch, batch.mask & usable))
+        return History(jax.tree.map(lambda new, old: jnp.concatenate([new[None], old[:-1]]), batch, self.batches)), usable

@@ -1,0 +1,29 @@
+"""The one-parameter policy of the linear quadratic control problem."""
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.stats import norm
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from recollect.policies.policy import AbstractPolicy
+
+
+class ShiftPolicy(AbstractPolicy):
+    """π_θ(·|s) = N(θ − s, 1): undo the state and add θ, so that ∇log π = a + s − θ."""
+
+    shift: Float[Array, ""]
+
+    def sample(self, key: PRNGKeyArray, observation: Float[Array, "1"]) -> Float[Array, "1"]:
+        return self.mode(observation) + jax.random.normal(key, (1,))
+
+    def log_prob(self, observation: Float[Array, "1"], action: Float[Array, "1"]) -> Float[Array, ""]:
+        return norm.logpdf(action[0] + observation[0] - self.shift)
+
+    def mode(self, observation: Float[Array, "1"]) -> Float[Array, "1"]:
+        return self.shift - observation
+
+    def entropy(self, observation: Float[Array, "1"]) -> Float[Array, ""]:
+        return jnp.asarray(0.5 * jnp.log(2 * jnp.pi * jnp.e))
+
+    def kl(self, other: "ShiftPolicy", observation: Float[Array, "1"]) -> Float[Array, ""]:
+        return 0.5 * (self.shift - other.shift) ** 2

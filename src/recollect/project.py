@@ -1,0 +1,100 @@
+"""Feasible sets Θ: where θ is put back after a step."""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from recollect.checks import check_name, check_number
+from recollect.types import Module
+
+
+class AbstractProjection(eqx.Module):
+    """Proj_Θ, the nearest point of a convex set."""
+
+    @abc.abstractmethod
+    def __call__(self, policy: Module) -> Module:
+        """The policy whose θ is the nearest feasible one."""
+
+
+class Unconstrained(AbstractProjection):
+    """Θ is everything."""
+
+    def __call__(self, policy: Module) -> Module:
+        return policy
+
+
+class Box(AbstractProjection):
+    """low ≤ θ_i ≤ high for every i."""
+
+    low: float
+    high: float
+
+    def __check_init__(self):
+        numbers = isinstance(self.low, int | float) and isinstance(self.high, int | float)
+        if numbers and not self.low < self.high:
+            raise ValueError(f"low={self.low!r} is not below high={self.high!r}; give the bounds of a box in that order.")
+
+    def __call__(self, policy: Module) -> Module:
+        return _map_arrays(lambda x: jnp.clip(x, self.low, self.high), policy)
+
+
+class Ball(AbstractProjection):
+    """‖θ‖₂ ≤ radius."""
+
+    radius: float
+
+    def __check_init__(self):
+        check_number("radius", self.radius, low=0, open_low=True, remedy="give a radius above 0")
+
+    def __call__(self, policy: Module) -> Module:
+        squares = [jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(policy, eqx.is_inexact_array))]
+        norm = jnp.sqrt(sum(squares))
+        scale = jnp.minimum(1.0, self.radius / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
+        return _map_arrays(lambda x: x * scale, policy)
+
+
+class Simplex(AbstractProjection):
+    """Each state's action probabilities are at least `floor` and sum to one, for `tabular_direct_policy`.
+
+    A floor above zero keeps every action possible, so that importance weights exist (assumption A.1.5).
+    """
+
+    floor: float = 1e-3
+
+    def __check_init__(self):
+        check_number("floor", self.floor, low=0, high=1, open_high=True, remedy="give a probability below 1 / number of actions")
+
+    def __call__(self, policy: Module) -> Module:
+        # A table keeps its actions along the first axis (see `networks.table`).
+        return _map_arrays(lambda x: jax.vmap(lambda row: _onto_simplex(row, self.floor), 1, 1)(x), policy)
+
+
+def _onto_simplex(values: Float[Array, " n"], floor: Float[Array, ""] | float) -> Float[Array, " n"]:
+    """Nearest point with entries ≥ floor and sum 1: subtract a constant and cut, by sorting."""
+    mass = 1 - values.size * floor
+    descending = jnp.sort(values - floor)[::-1]
+    excess = (jnp.cumsum(descending) - mass) / jnp.arange(1, values.size + 1)
+    cut = excess[jnp.sum(descending > excess) - 1]
+    return jnp.maximum(values - floor - cut, 0) + floor
+
+
+def _map_arrays(function, policy: Module) -> Module:
+    return jax.tree.map(lambda x: function(x) if eqx.is_inexact_array(x) else x, policy)
+
+
+def parse_projection(text: str) -> AbstractProjection:
+    """A projection from its short form on the command line: `none`, `box:-1:1`, `ball:5`, `simplex`, `simplex:0.01`."""
+    kinds = {"none": (Unconstrained, 0, 0), "box": (Box, 2, 2), "ball": (Ball, 1, 1), "simplex": (Simplex, 0, 1)}
+    name, *words = text.split(":")
+    check_name("project", name, kinds)
+    kind, least, most = kinds[name]
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        raise ValueError(f"project={text!r} holds something that is not a number; write for example box:-1:1.") from None
+    if not least <= len(numbers) <= most:
+        raise ValueError(f"project={text!r} has {len(numbers)} numbers; write none, box:LOW:HIGH, ball:RADIUS or simplex[:FLOOR].")
+    return kind(*numbers)

@@ -1,0 +1,77 @@
+"""Reading the history with the eyes of the current policy: which old transitions count, and how much.
+
+This is the step that reuse adds to a policy gradient. Rows stand newest batch first, so a smaller
+window is a prefix of a larger one: what is built once serves the gradient and the Fisher matrix.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from recollect.envs.base import AbstractOracle
+from recollect.history import History
+from recollect.packing import Packing
+from recollect.policies import AbstractPolicy
+from recollect.scores import AbstractScores, score_matrix
+from recollect.types import Batch
+from recollect.weights import Weights, effective_sample_size
+
+
+class Recall(eqx.Module):
+    """The window as rows, with scores and importance weights under the current policy."""
+
+    packing: Packing
+    observations: Float[Array, "row ..."]
+    scores: AbstractScores
+    weights: Float[Array, " row"]
+    """ω, zero in padding."""
+    importance: Float[Array, " row"]
+    """1 for a transition (γ^t if states are discounted), 0 for padding."""
+    rule: Weights
+
+    def coefficients(self, window: int) -> Float[Array, " row"]:
+        """c = ω · importance / normaliser over the newest `window` batches, so that Σ c f estimates E[f]."""
+        bound, count = self.packing.prefix(window)
+        inside = jnp.arange(bound) < count
+        weights = jnp.where(inside, self.weights[:bound], 0)
+        importance = jnp.where(inside, self.importance[:bound], 0)
+        return weights * importance / self.rule.normaliser(weights, importance)
+
+    def effective_sample_size(self) -> tuple[Float[Array, ""], Float[Array, " window"]]:
+        """Of all rows, and of the rows of each age."""
+        return effective_sample_size(self.weights), effective_sample_size(self.packing.by_age(self.weights))
+
+
+def recall(
+    history: History,
+    policy: AbstractPolicy,
+    rule: Weights,
+    discount: Float[Array, ""] | float | None = None,
+    oracle: AbstractOracle | None = None,
+) -> Recall:
+    """Scores and weights of everything in the history; states count by γ^t if a `discount` is given."""
+    batches = history.batches
+    packing = Packing.of(batches.mask)
+    rows = jax.tree.map(packing.rows, batches)
+    log_probs, scores = score_matrix(policy, rows.observations, rows.actions)
+    log_ratio = log_probs - rows.log_probs
+    if rule.ratio == "occupancy":
+        log_ratio = log_ratio + log_occupancy(rows.observations, policy, oracle) - rows.log_occupancy
+    importance = rows.mask if discount is None else rows.mask * discount**rows.times
+    return Recall(packing, rows.observations, scores, rule(log_ratio, rows.mask), importance.astype(log_ratio.dtype), rule)
+
+
+def log_occupancy(observations: Float[Array, "row ..."], policy: AbstractPolicy, oracle: AbstractOracle | None) -> Float[Array, " row"]:
+    """log d^π(s) of every row, which only an environment with exact answers can tell."""
+    if oracle is None:
+        raise ValueError("ratio='occupancy' needs an environment that knows its occupancy measure; use LQC or Tabular, or ratio='policy'.")
+    return jax.vmap(lambda observation: oracle.log_occupancy(policy, observation))(observations)
+
+
+def remember_occupancy(batch: Batch, policy: AbstractPolicy, rule: Weights, oracle: AbstractOracle | None) -> Batch:
+    """The batch with log d^π(s) of the policy that acted, if the weights will ask for it."""
+    if rule.ratio == "policy":
+        return batch
+    density = jax.vmap(lambda row: log_occupancy(row, policy, oracle))(batch.observations)
+    return eqx.tree_at(lambda b: b.log_occupancy, batch, density, is_leaf=lambda x: x is None)

@@ -1,0 +1,38 @@
+"""What surrounds a run: a private compilation cache and a progress bar."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs on disk for this user alone, unless JAX has been told of a cache already."""
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "recollect" / "xla"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(stat.S_IRWXU)
+        mine = folder.stat().st_uid == os.getuid()
+    except OSError:
+        return
+    # A program someone else put there would run as us.
+    if mine and not folder.is_symlink():
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+@contextlib.contextmanager
+def progress_bar(visible: bool) -> Iterator[Callable[[float, float], None]]:
+    """A bar on standard error, fed with the fraction done and the latest mean return."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("return {task.fields[value]:.1f}"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), disable=not visible) as progress:
+        task = progress.add_task("training", total=1.0, value=float("nan"))
+        yield lambda fraction, value: progress.update(task, completed=fraction, value=value)

@@ -1,0 +1,117 @@
+"""Solving (F + εI) x = g three ways, and choosing between them.
+
+With N rows, d parameters and k steps of conjugate gradients the work is about
+
+    cholesky   N d² + d³/3          the d×d matrix, written out and factored
+    sample     N² (d + N/3)         the N×N system of the push-through identity, for N < d
+    cg         4 N d k              products with F only, memory O(N·width)
+
+and `auto` takes the least of them, with the speeds that `benchmarks/solvers.py` measured.
+"""
+
+from typing import Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jaxtyping import Array, Float, Int
+from lineax.internal import two_norm
+
+from recollect.checks import check_count, check_name, check_number
+from recollect.fisher import Fisher
+
+Method = Literal["auto", "cholesky", "sample", "cg"]
+
+
+class Solution(eqx.Module):
+    """x, and how well it solves the system."""
+
+    direction: Float[Array, " d"]
+    residual: Float[Array, ""]
+    """‖g − (F + εI) x‖ / ‖g‖."""
+    steps: Int[Array, ""]
+    """Products with F that conjugate gradients took; 0 for the direct methods."""
+
+
+class Solver(eqx.Module):
+    """How the natural gradient is solved for."""
+
+    method: Method = eqx.field(static=True, default="auto")
+    """`cholesky`, `sample` and `cg` as above; `auto` picks one by its cost."""
+    tolerance: float = 1e-3
+    """Relative residual at which conjugate gradients stop."""
+    max_steps: int = eqx.field(static=True, default=100)
+    """Products with F after which conjugate gradients stop in any case."""
+    preconditioner_rows: int = eqx.field(static=True, default=1024)
+    """Rows from which a direct solve preconditions conjugate gradients; 0 for none."""
+    warm_start: bool = eqx.field(static=True, default=False)
+    """Start conjugate gradients from the previous iteration's direction."""
+
+    def __check_init__(self):
+        check_name("method", self.method, get_args(Method))
+        check_number("tolerance", self.tolerance, low=0, high=1, open_low=True, open_high=True, remedy="give a relative residual between 0 and 1")
+        check_count("max_steps", self.max_steps)
+        check_number("preconditioner_rows", self.preconditioner_rows, low=0, remedy="give a number of rows, 0 for no preconditioner")
+
+    def __call__(
+        self, fisher: Fisher, gradient: Float[Array, " d"], damping: Float[Array, ""] | float, guess: Float[Array, " d"]
+    ) -> Solution:
+        method = cheapest(*fisher.shape, self.max_steps) if self.method == "auto" else self.method
+        if method == "cg":
+            direction, steps = self._conjugate_gradients(fisher, gradient, damping, guess)
+        else:
+            direction, steps = _inverse(fisher, damping, method)(gradient), jnp.zeros((), jnp.int32)
+        norm = jnp.linalg.norm(gradient)
+        residual = jnp.linalg.norm(gradient - fisher.mv(direction) - damping * direction) / jnp.where(norm > 0, norm, 1)
+        return Solution(direction, residual, steps)
+
+    def _conjugate_gradients(self, fisher, gradient, damping, guess):
+        # In units where the damping is 1 and ‖g‖ = 1 the solution is at most as large as the right
+        # side, and the error at most as large as the residual: one absolute tolerance serves for both.
+        norm = jnp.linalg.norm(gradient)
+        scale = jnp.where(norm > 0, norm, 1)
+        symmetric = lambda function: lx.FunctionLinearOperator(
+            function, jax.ShapeDtypeStruct(gradient.shape, gradient.dtype), lx.positive_semidefinite_tag
+        )
+        right, options = gradient / scale, {}
+        parameters, rows = fisher.shape
+        if 0 < self.preconditioner_rows < rows:
+            few = fisher.sample(self.preconditioner_rows)
+            rough = _inverse(few, damping, "cholesky" if parameters <= few.shape[1] else "sample")
+            options["preconditioner"] = symmetric(lambda y: rough(y) * damping)
+            options["y0"] = options["preconditioner"].mv(right)
+        if self.warm_start:
+            options["y0"] = guess * (damping / scale)
+        method = lx.CG(rtol=0.0, atol=self.tolerance, norm=two_norm, stabilise_every=None, max_steps=self.max_steps)
+        operator = symmetric(lambda y: fisher.mv(y) / damping + y)
+        solution = lx.linear_solve(operator, right, method, options=options, throw=False)
+        return solution.value * (scale / damping), solution.stats["num_steps"]
+
+
+def cheapest(parameters: int, rows: int, steps: int) -> Literal["cholesky", "sample", "cg"]:
+    raise NotImplementedError
+
+
+def _inverse(fisher: Fisher, damping: Float[Array, ""] | float, method: Literal["cholesky", "sample"]):
+    """(F + εI)⁻¹ as a function, factored once."""
+    if method == "cholesky":
+        return _factored(fisher.matrix(), damping)
+    root = jnp.sqrt(fisher.coefficients)
+    inner = _factored(fisher.gram(), damping)
+    # Woodbury with H = J C^½: (F + εI)⁻¹ g = (g − H (HᵀH + εI)⁻¹ Hᵀ g) / ε.
+    once = lambda g: (g - fisher.scores.pull(root * inner(root * fisher.scores.push(g)))) / damping
+
+    def twice(g):
+        # The difference loses digits where F is much larger than ε; solving again for the residual restores them.
+        x = once(g)
+        return x + once(g - fisher.mv(x) - damping * x)
+
+    return twice
+
+
+def _factored(matrix: Float[Array, "n n"], damping: Float[Array, ""] | float):
+    operator = lx.MatrixLinearOperator(matrix + damping * jnp.eye(len(matrix)), lx.positive_semidefinite_tag)
+    method = lx.Cholesky()
+    state = method.init(operator, {})
+    return lambda vector: lx.linear_solve(operator, vector, method, state=state, throw=False).value

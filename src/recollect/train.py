@@ -1,0 +1,278 @@
+"""Training many seeds in one compiled program.
+
+An iteration collects for all seeds at once (one wide vector of environments) and then updates them
+one after another: the arrays of one seed's update stay in cache, those of all seeds together would
+not. On CPUs each core runs the program on its own share of the seeds, which beats sharing every
+small operation between cores. The program runs in chunks of iterations, so that progress can be
+shown and runs can stop early.
+"""
+
+import dataclasses
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from recollect.algorithms import REFUSALS, AbstractAlgorithm, State
+from recollect.checks import check_count, check_number
+from recollect.collect import AbstractCollector, Episodes
+from recollect.defaults import check_fit, make_policy
+from recollect.envs import AbstractEnv, AbstractOracle
+from recollect.policies import AbstractPolicy
+from recollect.runtime import progress_bar
+
+CHUNK_ITERATIONS = 10
+RECENT_EPISODES = 20
+"""A target return counts as reached when the mean over at least this many latest episodes reaches it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What training gives back. Arrays in `curves` have the axes seed, iteration and are NaN after a seed has stopped."""
+
+    policies: AbstractPolicy
+    """The learned policies, stacked along a leading seed axis."""
+    seeds: tuple[int, ...]
+    curves: dict[str, np.ndarray]
+    """`return_mean` of the batch that each update used, cumulative `environment_steps`, and every field of `Info`."""
+    clock: np.ndarray
+    """Seconds since the start, without compilation, at each iteration (even within a chunk)."""
+    compile_seconds: float
+
+    def policy(self, index: int = 0) -> AbstractPolicy:
+        """The policy of the seed at `index`."""
+        return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, self.policies)
+
+
+class Carry(eqx.Module):
+    """One seed between iterations."""
+
+    state: State
+    collecting: Any
+    fisher_collecting: Any
+    environment_steps: Int[Array, ""]
+    recent: Float[Array, " recent"]
+    """Mean returns of the latest batches."""
+    active: Bool[Array, ""]
+
+
+class Limits(eqx.Module):
+    """When a seed stops; infinite where nothing is asked."""
+
+    environment_steps: Float[Array, ""]
+    target_return: Float[Array, ""]
+
+
+def train(
+    env: AbstractEnv,
+    algorithm: AbstractAlgorithm,
+    *,
+    collector: AbstractCollector = Episodes(4),
+    policy: AbstractPolicy | Callable[[PRNGKeyArray], AbstractPolicy] | None = None,
+    seeds: int | Sequence[int] = 1,
+    iterations: int | None = None,
+    environment_steps: int | None = None,
+    target_return: float | None = None,
+    progress: bool | None = None,
+) -> Training:
+    """Train `algorithm` on `env`, all seeds in one program, each until it meets one of the limits given.
+
+    Args:
+        env: a compiled environment.
+        algorithm: for example `RNPG(window=10)`.
+        collector: what a batch is: `Episodes`, `Steps` or `Draws`.
+        policy: where to start, or a function that makes it from a key; a fitting default if not given.
+        seeds: how many seeds (0, 1, 2, …), or which.
+        iterations, environment_steps: limits, at least one of them.
+        target_return: stop once the mean over the latest 20 episodes (or more, in whole batches) is at least this.
+        progress: show a progress bar; if not given, when standard error is a terminal.
+
+    Returns:
+        The learned policies and the learning curves of every seed.
+    """
+    seeds = _seeds(seeds)
+    limits = _limits(iterations, environment_steps, target_return)
+    check_fit(env, algorithm, policy)
+
+    problem = _traced_floats((algorithm, env, collector, limits))
+    shares = _shares(seeds)
+    advance = lambda keys, carry, first, count: jax.block_until_ready(_advance(problem, keys, carry, jnp.array(first), jnp.array(count)))
+    cores = ThreadPoolExecutor(len(shares))
+
+    def run(carries, first, count):
+        results = cores.map(lambda keys, carry: advance(keys, carry, first, count), shares, carries)
+        carries, rows = zip(*results, strict=True)
+        return list(carries), {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+    began = time.perf_counter()
+    carries = [_start(problem, policy, keys) for keys in shares]
+    advance(shares[0], carries[0], 0, 0)  # compiles, and does nothing else
+    compile_seconds = time.perf_counter() - began
+
+    chunks, clock, done = [], [], 0
+    began = time.perf_counter()
+    with progress_bar(sys.stderr.isatty() if progress is None else progress) as show:
+        while done < (iterations or np.inf) and any(carry.active.any() for carry in carries):
+            count = CHUNK_ITERATIONS if iterations is None else min(CHUNK_ITERATIONS, iterations - done)
+            carries, rows = run(carries, done, count)
+            chunks.append({name: values[: len(seeds), :count] for name, values in rows.items()})
+            done += count
+            clock.append((time.perf_counter() - began, count))
+            steps = np.nanmax(chunks[-1]["environment_steps"])
+            show(max(done / (iterations or np.inf), steps / (environment_steps or np.inf)), np.nanmean(chunks[-1]["return_mean"]))
+            if (chunks[-1]["refused"] > 0).all():
+                break
+
+    curves = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1) for name in chunks[0]}
+    _warn_of_refusals(curves["refused"], seeds)
+    join = lambda *parts: jnp.concatenate(parts)[: len(seeds)] if eqx.is_array(parts[0]) else parts[0]
+    policies = jax.tree.map(join, *[carry.state.policy for carry in carries])
+    return Training(policies, seeds, curves, _spread(clock), compile_seconds)
+
+
+def _start_seeds(problem, policy, keys: PRNGKeyArray) -> Carry:
+    algorithm, env, collector, _ = problem
+
+    def one(key):
+        key_policy, key_collect, key_fisher = jax.random.split(jax.random.fold_in(key, 0), 3)
+        start = make_policy(key_policy, env, policy)
+        collecting, fisher_collecting = collector.init(key_collect, env), collector.init(key_fisher, env)
+        collected = jax.eval_shape(lambda: collector(key_collect, env, start, collecting, algorithm.discount)[1])
+        return Carry(
+            state=algorithm.init(start, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), collected.batch)),
+            collecting=collecting,
+            fisher_collecting=fisher_collecting,
+            environment_steps=jnp.zeros((), jnp.int32),
+            recent=jnp.full(-(-RECENT_EPISODES // collector.episodes_per_batch), -jnp.inf),
+            active=jnp.array(True),
+        )
+
+    return eqx.filter_vmap(one)(keys)
+
+
+def _run(problem, keys: PRNGKeyArray, carry: Carry, first: Int[Array, ""] | int, count: Int[Array, ""] | int):
+    """`count` iterations from iteration `first` on: the carry after them, and one column of curves for each."""
+    iterate = lambda carry, index: _iteration(*problem, keys, carry, index)
+    arrays, rest = eqx.partition(carry, eqx.is_array)
+
+    def body(index, loop):
+        arrays, curves = loop
+        carry, column = iterate(eqx.combine(arrays, rest), first + index)
+        curves = jax.tree.map(lambda curve, new: curve.at[:, index].set(new), curves, column)
+        return eqx.filter(carry, eqx.is_array), curves
+
+    shapes = jax.eval_shape(lambda: iterate(carry, 0)[1])
+    curves = jax.tree.map(lambda x: jnp.zeros((x.shape[0], CHUNK_ITERATIONS, *x.shape[1:]), x.dtype), shapes)
+    arrays, curves = lax.fori_loop(0, count, body, (arrays, curves))
+    return eqx.combine(arrays, rest), curves
+
+
+# Level 1 takes two thirds of the time to compile, and its programs measured as fast.
+_quick = {"xla_backend_optimization_level": 1}
+_start = eqx.filter_jit(_start_seeds, compiler_options=_quick)
+_advance = eqx.filter_jit(_run, compiler_options=_quick)
+
+
+def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int[Array, ""]) -> tuple[Carry, dict[str, Array]]:
+    """Collect with all seeds side by side, then update them one by one."""
+
+    def collect(key, carry):
+        key_collect, key_fisher = jax.random.split(jax.random.fold_in(key, index + 1))
+        collecting, collected = collector(key_collect, env, carry.state.policy, carry.collecting, algorithm.discount)
+        fisher_collecting, fisher = carry.fisher_collecting, None
+        if getattr(algorithm, "independent_fisher", False):
+            fisher_collecting, fisher = collector(key_fisher, env, carry.state.policy, carry.fisher_collecting, algorithm.discount)
+        carry = dataclasses.replace(carry, collecting=collecting, fisher_collecting=fisher_collecting)
+        return carry, collected, fisher
+
+    carry_arrays, rest = eqx.partition(carry, eqx.is_array)
+    moved, collected, fisher = jax.vmap(lambda key, arrays: collect(key, eqx.combine(arrays, rest)))(keys, carry_arrays)
+    oracle = env if isinstance(env, AbstractOracle) else None
+
+    def update(arguments):
+        key, before, moved, collected, fisher = arguments
+        key_update = jax.random.fold_in(jax.random.fold_in(key, index + 1), 1)
+        moved = eqx.combine(eqx.filter(moved, eqx.is_array), rest)
+
+        def go():
+            state, info = algorithm.update(
+                moved.state, collected.batch, key_update, oracle, None if fisher is None else fisher.batch
+            )
+            steps = moved.environment_steps + collected.environment_steps
+            steps = steps if fisher is None else steps + fisher.environment_steps
+            latest = jnp.where(jnp.isnan(collected.return_mean), moved.recent[-1], collected.return_mean)
+            recent = jnp.append(moved.recent[1:], latest)
+            active = (steps < limits.environment_steps) & (recent.mean() < limits.target_return)
+            after = dataclasses.replace(moved, state=state, environment_steps=steps, recent=recent, active=active)
+            row = dict(return_mean=collected.return_mean, environment_steps=steps, **vars(info))
+            return eqx.filter(after, eqx.is_array), jax.tree.map(lambda x: x.astype(jnp.float32), row)
+
+        def stay():
+            shapes = jax.eval_shape(go)[1]
+            return eqx.filter(before, eqx.is_array), jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), shapes)
+
+        return lax.cond(before.active, go, stay)
+
+    arrays, rows = lax.map(update, (keys, carry_arrays, moved, collected, fisher))
+    return eqx.combine(arrays, rest), rows
+
+
+def _shares(seeds: tuple[int, ...]) -> list[PRNGKeyArray]:
+    """The seeds' keys in equal shares, one for each core; the last seed is repeated to fill up, and dropped at the end."""
+    cores = len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
+    count = min(cores, len(seeds))
+    padded = [*seeds, *[seeds[-1]] * (-len(seeds) % count)]
+    return jnp.split(jnp.stack([jax.random.key(seed) for seed in padded]), count)
+
+
+def _traced_floats(tree):
+    """Python floats become arrays, so that another learning rate or damping does not compile anew."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)) if isinstance(x, float) else x, tree)
+
+
+def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(seeds, int):
+        check_count("seeds", seeds, "give how many seeds to run")
+        return tuple(range(seeds))
+    if not seeds:
+        raise ValueError("seeds=() is empty; give how many seeds to run, or which.")
+    return tuple(int(seed) for seed in seeds)
+
+
+def _limits(iterations, environment_steps, target_return) -> Limits:
+    if iterations is None and environment_steps is None:
+        raise ValueError("iterations=None and environment_steps=None leave training without an end; give at least one of them.")
+    for field, value in dict(iterations=iterations, environment_steps=environment_steps).items():
+        if value is not None:
+            check_count(field, value)
+    if target_return is not None:
+        check_number("target_return", target_return, low=-np.inf, open_low=True, open_high=True, remedy="give a finite return")
+    return Limits(float(environment_steps or np.inf), np.inf if target_return is None else float(target_return))
+
+
+def _spread(clock: list[tuple[float, int]]) -> np.ndarray:
+    ends, counts = np.array([0.0, *[end for end, _ in clock]]), np.cumsum([0, *[count for _, count in clock]])
+    return np.interp(np.arange(1, counts[-1] + 1), counts, ends)
+
+
+def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...]) -> None:
+    places = np.argwhere(refused > 0)
+    if not len(places):
+        return
+    seed, iteration = places[0]
+    stopped = " Training stopped, as every one of the latest updates was refused." if (refused[:, -1] > 0).all() else ""
+    warnings.warn(
+        f"{len(places)} of {np.isfinite(refused).sum()} updates were refused and left the policy as it was, the first for seed "
+        f"{seeds[seed]} in iteration {iteration + 1}: {REFUSALS[int(refused[seed, iteration])]}.{stopped}",
+        stacklevel=3,
+    )
