@@ -30,9 +30,17 @@ def use_compilation_cache() -> None:
 
 
 @contextlib.contextmanager
-def progress_bar(visible: bool) -> Iterator[Callable[[float, float], None]]:
+def progress_bar(visible: bool, label: str) -> Iterator[Callable[[float, float], None]]:
     """A bar on standard error, fed with the fraction done and the latest mean return."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("return {task.fields[value]:.1f}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), disable=not visible) as progress:
-        task = progress.add_task("training", total=1.0, value=float("nan"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("return {task.fields[value]:.1f}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=not visible) as progress:
+        task = progress.add_task(label, total=1.0, value=float("nan"))
         yield lambda fraction, value: progress.update(task, completed=fraction, value=value)

@@ -1,14 +1,18 @@
 """Solving (F + εI) x = g three ways, and choosing between them.
 
-With N rows, d parameters and k steps of conjugate gradients the work is about
+With N rows, d parameters and k steps of conjugate gradients the operations are about
 
-    cholesky   N d² + d³/3          the d×d matrix, written out and factored
-    sample     N² (d + N/3)         the N×N system of the push-through identity, for N < d
+    cholesky   1.5 N d² + d³/3      the d×d matrix, written out and factored
+    sample     N³/3 + 16 N d        the N×N system that the Woodbury identity leads to, for small N
     cg         4 N d k              products with F only, memory O(N·width)
 
-and `auto` takes the least of them, with the speeds that `benchmarks/solvers.py` measured.
+Conjugate gradients are preconditioned by a direct solve on a few hundred evenly spaced rows. That is
+what makes them exact enough: in training on cartpole (N = 8,000, d = 226, ε = 1e-3) they reach a
+residual of 1 % in about 9 steps, against 39 without and a residual of 12–20 % after the customary 10.
+Starting from the previous direction saves nothing there, because the gradient's noise turns the direction anew.
 """
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import equinox as eqx
@@ -22,6 +26,7 @@ from recollect.checks import check_count, check_name, check_number
 from recollect.fisher import Fisher
 
 Method = Literal["auto", "cholesky", "sample", "cg"]
+Inverse = Callable[[Float[Array, " d"]], Float[Array, " d"]]
 
 
 class Solution(eqx.Module):
@@ -39,11 +44,11 @@ class Solver(eqx.Module):
 
     method: Method = eqx.field(static=True, default="auto")
     """`cholesky`, `sample` and `cg` as above; `auto` picks one by its cost."""
-    tolerance: float = 1e-3
+    tolerance: float = 1e-2
     """Relative residual at which conjugate gradients stop."""
     max_steps: int = eqx.field(static=True, default=100)
     """Products with F after which conjugate gradients stop in any case."""
-    preconditioner_rows: int = eqx.field(static=True, default=1024)
+    preconditioner_rows: int = eqx.field(static=True, default=512)
     """Rows from which a direct solve preconditions conjugate gradients; 0 for none."""
     warm_start: bool = eqx.field(static=True, default=False)
     """Start conjugate gradients from the previous iteration's direction."""
@@ -57,11 +62,12 @@ class Solver(eqx.Module):
     def __call__(
         self, fisher: Fisher, gradient: Float[Array, " d"], damping: Float[Array, ""] | float, guess: Float[Array, " d"]
     ) -> Solution:
-        method = cheapest(*fisher.shape, self.max_steps) if self.method == "auto" else self.method
+        method = cheapest(*fisher.shape) if self.method == "auto" else self.method
         if method == "cg":
             direction, steps = self._conjugate_gradients(fisher, gradient, damping, guess)
         else:
-            direction, steps = _inverse(fisher, damping, method)(gradient), jnp.zeros((), jnp.int32)
+            inverse = _cholesky(fisher, damping) if method == "cholesky" else _refined(fisher, damping, _sample_space(fisher, damping))
+            direction, steps = inverse(gradient), jnp.zeros((), jnp.int32)
         norm = jnp.linalg.norm(gradient)
         residual = jnp.linalg.norm(gradient - fisher.mv(direction) - damping * direction) / jnp.where(norm > 0, norm, 1)
         return Solution(direction, residual, steps)
@@ -78,7 +84,7 @@ class Solver(eqx.Module):
         parameters, rows = fisher.shape
         if 0 < self.preconditioner_rows < rows:
             few = fisher.sample(self.preconditioner_rows)
-            rough = _inverse(few, damping, "cholesky" if parameters <= few.shape[1] else "sample")
+            rough = _cholesky(few, damping) if parameters <= self.preconditioner_rows else _sample_space(few, damping)
             options["preconditioner"] = symmetric(lambda y: rough(y) * damping)
             options["y0"] = options["preconditioner"].mv(right)
         if self.warm_start:
@@ -89,28 +95,45 @@ class Solver(eqx.Module):
         return solution.value * (scale / damping), solution.stats["num_steps"]
 
 
-def cheapest(parameters: int, rows: int, steps: int) -> Literal["cholesky", "sample", "cg"]:
-    raise NotImplementedError
+def cheapest(parameters: int, rows: int) -> Literal["cholesky", "sample", "cg"]:
+    """The method with the least milliseconds by the cost model above, for shapes known when compiling.
+
+    The rates are operations a millisecond on two CPU cores: dense products, factorisations (which
+    are small) and products with layers. Conjugate gradients are reckoned at 15 steps and 3 ms for
+    the preconditioner, what cartpole took at its hardest.
+    """
+    dense, factor, layer = 80e6, 25e6, 30e6
+    cost = {
+        "cholesky": 1.5 * rows * parameters**2 / dense + parameters**3 / 3 / factor,
+        "sample": rows**3 / 3 / factor + 4 * 4 * rows * parameters / layer,
+        "cg": 15 * 4 * rows * parameters / layer + 3,
+    }
+    return min(cost, key=cost.__getitem__)
 
 
-def _inverse(fisher: Fisher, damping: Float[Array, ""] | float, method: Literal["cholesky", "sample"]):
-    """(F + εI)⁻¹ as a function, factored once."""
-    if method == "cholesky":
-        return _factored(fisher.matrix(), damping)
+def _cholesky(fisher: Fisher, damping: Float[Array, ""] | float) -> Inverse:
+    """(F + εI)⁻¹ by factoring the d×d matrix."""
+    return _factored(fisher.matrix(), damping)
+
+
+def _sample_space(fisher: Fisher, damping: Float[Array, ""] | float) -> Inverse:
+    """(F + εI)⁻¹ g = (g − H (HᵀH + εI)⁻¹ Hᵀ g) / ε with H = J C^½, by factoring the N×N matrix."""
     root = jnp.sqrt(fisher.coefficients)
     inner = _factored(fisher.gram(), damping)
-    # Woodbury with H = J C^½: (F + εI)⁻¹ g = (g − H (HᵀH + εI)⁻¹ Hᵀ g) / ε.
-    once = lambda g: (g - fisher.scores.pull(root * inner(root * fisher.scores.push(g)))) / damping
-
-    def twice(g):
-        # The difference loses digits where F is much larger than ε; solving again for the residual restores them.
-        x = once(g)
-        return x + once(g - fisher.mv(x) - damping * x)
-
-    return twice
+    return lambda g: (g - fisher.scores.pull(root * inner(root * fisher.scores.push(g)))) / damping
 
 
-def _factored(matrix: Float[Array, "n n"], damping: Float[Array, ""] | float):
+def _refined(fisher: Fisher, damping: Float[Array, ""] | float, inverse: Inverse) -> Inverse:
+    """The inverse applied once more to the residual, which restores digits lost in the difference above."""
+
+    def apply(g):
+        x = inverse(g)
+        return x + inverse(g - fisher.mv(x) - damping * x)
+
+    return apply
+
+
+def _factored(matrix: Float[Array, "n n"], damping: Float[Array, ""] | float) -> Inverse:
     operator = lx.MatrixLinearOperator(matrix + damping * jnp.eye(len(matrix)), lx.positive_semidefinite_tag)
     method = lx.Cholesky()
     state = method.init(operator, {})

@@ -29,7 +29,7 @@ from recollect.collect import AbstractCollector, Episodes
 from recollect.defaults import check_fit, make_policy
 from recollect.envs import AbstractEnv, AbstractOracle
 from recollect.policies import AbstractPolicy
-from recollect.runtime import progress_bar
+from recollect.runtime import progress_bar, use_compilation_cache
 
 CHUNK_ITERATIONS = 10
 RECENT_EPISODES = 20
@@ -84,6 +84,7 @@ def train(
     environment_steps: int | None = None,
     target_return: float | None = None,
     progress: bool | None = None,
+    label: str = "training",
 ) -> Training:
     """Train `algorithm` on `env`, all seeds in one program, each until it meets one of the limits given.
 
@@ -96,6 +97,7 @@ def train(
         iterations, environment_steps: limits, at least one of them.
         target_return: stop once the mean over the latest 20 episodes (or more, in whole batches) is at least this.
         progress: show a progress bar; if not given, when standard error is a terminal.
+        label: what the progress bar is called.
 
     Returns:
         The learned policies and the learning curves of every seed.
@@ -114,6 +116,7 @@ def train(
         carries, rows = zip(*results, strict=True)
         return list(carries), {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
+    use_compilation_cache()
     began = time.perf_counter()
     carries = [_start(problem, policy, keys) for keys in shares]
     advance(shares[0], carries[0], 0, 0)  # compiles, and does nothing else
@@ -121,7 +124,7 @@ def train(
 
     chunks, clock, done = [], [], 0
     began = time.perf_counter()
-    with progress_bar(sys.stderr.isatty() if progress is None else progress) as show:
+    with progress_bar(sys.stderr.isatty() if progress is None else progress, label) as show:
         while done < (iterations or np.inf) and any(carry.active.any() for carry in carries):
             count = CHUNK_ITERATIONS if iterations is None else min(CHUNK_ITERATIONS, iterations - done)
             carries, rows = run(carries, done, count)

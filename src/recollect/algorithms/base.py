@@ -2,14 +2,14 @@
 
 import abc
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-import tyro
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from tyro.constructors import PrimitiveConstructorSpec
 
 from recollect.advantages import Advantages
 from recollect.checks import check_count, check_name, check_number
@@ -22,11 +22,19 @@ from recollect.recall import Recall, recall, remember_occupancy
 from recollect.types import Batch, all_finite, flatten
 from recollect.weights import Weights
 
-Rate = Annotated[float | Callable[[Int[Array, ""]], Float[Array, ""]], tyro.conf.arg(constructor=float)]
-Optimizer = Annotated[str | optax.GradientTransformation, tyro.conf.arg(constructor=Literal["sgd", "adam"])]
-Projection = Annotated[AbstractProjection, tyro.conf.arg(constructor=parse_projection)]
-
 OPTIMIZERS = {"sgd": optax.sgd(1.0), "adam": optax.adam(1.0)}
+
+
+def _flag(metavar: str, parse: Callable[[str], Any], show: Callable[[Any], str] = str) -> PrimitiveConstructorSpec:
+    """How a field that takes more in Python than on the command line is read there."""
+    return PrimitiveConstructorSpec(
+        nargs=1, metavar=metavar, instance_from_str=lambda words: parse(words[0]), is_instance=lambda _: True, str_from_instance=lambda x: [show(x)]
+    )
+
+
+Rate = Annotated[float | Callable[[Int[Array, ""]], Float[Array, ""]], _flag("FLOAT", float)]
+Optimizer = Annotated[str | optax.GradientTransformation, _flag("{sgd,adam}", str)]
+Projection = Annotated[AbstractProjection, _flag("SET", parse_projection, lambda _: "none")]
 
 REFUSALS = (
     "accepted",

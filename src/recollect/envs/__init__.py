@@ -1,8 +1,38 @@
-"""Compiled environments."""
+"""Compiled environments, and their names."""
 
+from recollect.checks import check_name
 from recollect.envs.base import AbstractEnv, AbstractOracle, Actions, Step
 from recollect.envs.cartpole import CartPole
 from recollect.envs.lqc import LQC
 from recollect.envs.tabular import Tabular, chain, garnet, gridworld
 
-__all__ = ["LQC", "AbstractEnv", "AbstractOracle", "Actions", "CartPole", "Step", "Tabular", "chain", "garnet", "gridworld"]
+ENVIRONMENTS = {
+    "CartPole-v1": CartPole,
+    "LQC": LQC,
+    "Chain": chain,
+    "Gridworld": gridworld,
+    "Garnet": garnet,
+}
+"""What makes the environment of a name; each takes `max_steps`, the last four also `discount`."""
+
+
+def make(name: str, **settings) -> AbstractEnv:
+    """The environment called `name`, for example `make("CartPole-v1", max_steps=200)`."""
+    check_name("env", name, ENVIRONMENTS)
+    return ENVIRONMENTS[name](**settings)
+
+
+__all__ = [
+    "ENVIRONMENTS",
+    "LQC",
+    "AbstractEnv",
+    "AbstractOracle",
+    "Actions",
+    "CartPole",
+    "Step",
+    "Tabular",
+    "chain",
+    "garnet",
+    "gridworld",
+    "make",
+]

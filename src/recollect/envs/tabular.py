@@ -134,7 +134,7 @@ def _check_distribution(field: str, values: Array) -> None:
         raise ValueError(f"{field} sums to {float(sums[worst]):.6g}{where}; make each distribution over the last axis sum to 1.")
 
 
-def chain(length: int = 5, discount: float = 0.9, slip: float = 0.1) -> Tabular:
+def chain(length: int = 5, discount: float = 0.9, slip: float = 0.1, max_steps: int = 100) -> Tabular:
     """A corridor: action 1 moves right, 0 left, the other way with probability `slip`.
 
     The left end pays 0.1, the right end 1 a step, so the near reward tempts a policy away from the far one.
@@ -147,10 +147,10 @@ def chain(length: int = 5, discount: float = 0.9, slip: float = 0.1) -> Tabular:
     transitions = np.stack([(1 - slip) * left + slip * right, slip * left + (1 - slip) * right], axis=1)
     rewards = np.zeros((length, 2))
     rewards[0], rewards[-1] = 0.1, 1.0
-    return Tabular(transitions, rewards, np.full(length, 1 / length), discount)
+    return Tabular(transitions, rewards, np.full(length, 1 / length), discount, max_steps)
 
 
-def gridworld(width: int = 4, height: int = 4, discount: float = 0.95, slip: float = 0.1) -> Tabular:
+def gridworld(width: int = 4, height: int = 4, discount: float = 0.95, slip: float = 0.1, max_steps: int = 100) -> Tabular:
     """A grid walked from the first cell to the last: −1 a step until the absorbing goal is reached.
 
     Actions are up, right, down, left; with probability `slip` the move is one of the four at random.
@@ -165,10 +165,12 @@ def gridworld(width: int = 4, height: int = 4, discount: float = 0.95, slip: flo
     transitions = (1 - slip) * intended + slip * intended.mean(1, keepdims=True)
     rewards = np.full((width * height, 4), -1.0)
     transitions[-1], rewards[-1] = np.eye(width * height)[-1], 0.0
-    return Tabular(transitions, rewards, np.eye(width * height)[0], discount)
+    return Tabular(transitions, rewards, np.eye(width * height)[0], discount, max_steps)
 
 
-def garnet(seed: int, states: int = 10, actions: int = 3, branching: int = 3, discount: float = 0.9) -> Tabular:
+def garnet(
+    seed: int = 0, states: int = 10, actions: int = 3, branching: int = 3, discount: float = 0.9, max_steps: int = 100
+) -> Tabular:
     """A random MDP: from every (s, a), `branching` successors with random probabilities; uniform random rewards."""
     for field, value in dict(states=states, actions=actions, branching=branching).items():
         check_count(field, value)
@@ -179,4 +181,4 @@ def garnet(seed: int, states: int = 10, actions: int = 3, branching: int = 3, di
         for action in range(actions):
             successors = draw.choice(states, branching, replace=False)
             transitions[state, action, successors] = draw.dirichlet(np.ones(branching))
-    return Tabular(transitions, draw.uniform(size=(states, actions)), draw.dirichlet(np.ones(states)), discount)
+    return Tabular(transitions, draw.uniform(size=(states, actions)), draw.dirichlet(np.ones(states)), discount, max_steps)

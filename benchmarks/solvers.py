@@ -1,0 +1,79 @@
+"""One natural-gradient solve by each method against rows N and parameters d, and what `auto` picks.
+
+    python benchmarks/solvers.py
+
+Fisher matrix and gradient come from a policy half-way through learning cartpole, because the steps that conjugate
+gradients need depend on the spectrum. Times are medians in one run; `auto / best` is what the cost model loses against the method that was fastest.
+"""
+
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from recollect.advantages import returns_to_go
+from recollect.algorithms import RNPG
+from recollect.collect import Steps
+from recollect.envs import CartPole
+from recollect.fisher import Fisher
+from recollect.policies import Policy, softmax_policy
+from recollect.scores import score_matrix
+from recollect.solve import Solver, cheapest
+from recollect.train import train
+
+DAMPING = 1e-3
+NETWORKS = {226: (32,), 1282: (32, 32), 4610: (64, 64)}
+ROWS = (100, 400, 800, 2000, 8000, 40_000)
+LIMIT = 3e10
+"""Methods that need more multiplications than this are left out."""
+
+
+def trained(widths: tuple[int, ...]) -> Policy:
+    """A policy half-way through learning cartpole."""
+    start = lambda key: softmax_policy(key, 4, 2, widths)
+    return train(CartPole(max_steps=200), RNPG(window=5, solver=Solver("cg")), policy=start, iterations=30, progress=False).policy()
+
+
+def problem(rows: int, policy: Policy) -> tuple[Fisher, jax.Array]:
+    """Fisher matrix and gradient from `rows` transitions of the policy."""
+    env, collector, key = CartPole(max_steps=200), Steps(copies=rows // 100, steps=100), jax.random.key(1)
+    batch = collector(key, env, policy, collector.init(key, env), 0.99)[1].batch
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+    _, scores = score_matrix(policy, flat.observations, flat.actions)
+    returns = returns_to_go(batch.rewards, batch.terminated | batch.truncated, batch.mask, 0.99).ravel()
+    return Fisher(scores, jnp.full(rows, 1 / rows), jnp.array(rows)), scores.pull((returns - returns.mean()) / rows)
+
+
+def clock(solver: Solver, fisher: Fisher, gradient: jax.Array) -> tuple[float, float, int]:
+    solve = eqx.filter_jit(lambda fisher, gradient: solver(fisher, gradient, DAMPING, jnp.zeros_like(gradient)))
+    solution = jax.block_until_ready(solve(fisher, gradient))
+    times = []
+    while len(times) < 3 or (sum(times) < 0.5 and len(times) < 20):
+        start = time.perf_counter()
+        jax.block_until_ready(solve(fisher, gradient))
+        times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2], float(solution.residual), int(solution.steps)
+
+
+def main() -> None:
+    print("|      N |    d | Cholesky ms | sample ms | CG ms | CG steps | CG residual | auto | auto / best |")
+    print("|-------:|-----:|------------:|----------:|------:|---------:|------------:|:-----|------------:|")
+    for parameters, widths in NETWORKS.items():
+        policy = trained(widths)
+        for rows in ROWS:
+            fisher, gradient = problem(rows, policy)
+            work = {"cholesky": rows * parameters**2, "sample": rows**2 * parameters, "cg": 0}
+            found = {m: clock(Solver(m), fisher, gradient) for m, count in work.items() if count < LIMIT and (m != "sample" or rows <= 2000)}
+            show = lambda m: f"{found[m][0] * 1e3:.2f}" if m in found else "–"
+            choice = cheapest(parameters, rows)
+            best = min(seconds for seconds, _, _ in found.values())
+            print(
+                f"| {rows:6d} | {parameters:4d} | {show('cholesky'):>11} | {show('sample'):>9} | {show('cg'):>5} | {found['cg'][2]:8d} "
+                f"| {found['cg'][1]:11.1e} | {choice} | {found[choice][0] / best:11.2f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""The command line. Its flags are the fields of the algorithms and of `Run`."""
+
+import dataclasses
+import sys
+import warnings
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import matplotlib
+import tyro
+from rich.console import Console
+
+import recollect
+from recollect.algorithms import ALGORITHMS, NPG, RNPG, AbstractAlgorithm
+from recollect.checks import check_name
+from recollect.collect import AbstractCollector, Draws, Episodes, Steps
+from recollect.envs import ENVIRONMENTS, AbstractEnv, AbstractOracle, make
+from recollect.plot import learning_curves
+from recollect.report import summarise, table, to_json, write_curves, write_settings
+from recollect.train import train
+
+HELP = f"""recollect {recollect.__version__}: policy gradients that reuse the trajectories of past policies.
+
+usage:
+  recollect train ALGORITHM ENV [flags]    train one algorithm on several seeds
+  recollect compare ENV [flags]            train several algorithms on the same seeds
+  recollect train ALGORITHM --help         all flags of an algorithm
+  recollect compare --help                 all flags of a comparison
+  recollect --version
+
+algorithms:    {", ".join(ALGORITHMS)}
+environments:  {", ".join(ENVIRONMENTS)}
+
+Each run writes a folder below runs/ with its settings (settings.json), curves.csv and learning_curves.png.
+
+examples:
+  recollect train rnpg CartPole-v1 --window 10 --iterations 150 --seeds 5 --max-steps 200
+  recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200
+  recollect train rnpg LQC --samples 5 --advantages.estimator exact --learning-rate 1 --decay 0.9 --objective-scale
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """How much is run, and where it goes."""
+
+    iterations: int | None = None
+    """Iterations of each seed; 100 if no limit is given."""
+    environment_steps: int | None = None
+    """Stop a seed after this many environment steps."""
+    target_return: float | None = None
+    """Stop a seed when the mean over its latest 20 episodes reaches this."""
+    seeds: int = 5
+    """How many seeds."""
+    first_seed: int = 0
+    """The number of the first seed."""
+    episodes: int | None = None
+    """Collect this many whole episodes an iteration (the default, with 4)."""
+    samples: int | None = None
+    """Collect this many independent draws from the occupancy measure an iteration instead."""
+    steps: int | None = None
+    """Collect this many steps in each of --copies copies an iteration instead."""
+    copies: int = 4
+    """Copies of the environment for --steps."""
+    max_steps: int | None = None
+    """Cut episodes after this many steps; the environment's own limit if not given."""
+    out: Path | None = None
+    """Folder for the results; a new one below runs/ if not given."""
+    json: bool = False
+    """Print the summary as one JSON object in the last line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Train several algorithms on the same seeds and draw their learning curves."""
+
+    env: tyro.conf.Positional[str]
+    """Name of the environment."""
+    run: Annotated[Run, tyro.conf.arg(name="")] = Run()
+    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
+    """Names of algorithms."""
+    settings: Annotated[NPG, tyro.conf.arg(name="")] = dataclasses.field(default_factory=RNPG)
+    """Settings of all algorithms; a window above 1 applies to those that reuse."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    matplotlib.use("agg")
+    try:
+        return _dispatch(words)
+    except (ValueError, OSError) as error:
+        print(f"recollect: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("recollect: interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(words: list[str]) -> int:
+    command, *rest = words or ["--help"]
+    if command in ("--help", "-h"):
+        print(HELP, end="")
+        return 0
+    if command == "--version":
+        print(f"recollect {recollect.__version__}")
+        return 0
+    check_name("command", command, ("train", "compare"))
+    if command == "compare":
+        chosen = _parse(Comparison, rest, "recollect compare")
+        for name in chosen.algorithms:
+            check_name("algorithms", name, ALGORITHMS)
+        return _execute({name: _variant(name, chosen.settings) for name in chosen.algorithms}, chosen.env, chosen.run, words)
+    if not rest or rest[0] in ("--help", "-h"):
+        print(HELP, end="")
+        return 0 if rest else 2
+    name, *flags = rest
+    check_name("algorithm", name, ALGORITHMS)
+    algorithm = ALGORITHMS[name]()
+    kind = dataclasses.make_dataclass(
+        "Training",
+        [
+            ("env", Annotated[str, tyro.conf.Positional, tyro.conf.arg(help="Name of the environment.")]),
+            ("run", Annotated[Run, tyro.conf.arg(name="")], Run()),
+            ("algorithm", Annotated[type(algorithm), tyro.conf.arg(name="")], dataclasses.field(default_factory=ALGORITHMS[name])),
+        ],
+    )
+    kind.__doc__ = ALGORITHMS[name].__doc__
+    chosen = _parse(kind, flags, f"recollect train {name}")
+    return _execute({name: chosen.algorithm}, chosen.env, chosen.run, words)
+
+
+def _parse(kind, words: list[str], program: str):
+    with warnings.catch_warnings():
+        # Modules as defaults are frozen, which tyro cannot see.
+        warnings.filterwarnings("ignore", message="Mutable type", category=UserWarning)
+        return tyro.cli(kind, args=words, prog=program)
+
+
+def _variant(name: str, settings: NPG) -> AbstractAlgorithm:
+    """The named algorithm with all settings that it has; vanilla ones keep their windows of one."""
+    variant = ALGORITHMS[name]()
+    names = {field.name for field in dataclasses.fields(variant)}
+    if variant.window == 1:
+        names -= {"window", "fisher_window"}
+    return dataclasses.replace(variant, **{field: getattr(settings, field) for field in names})
+
+
+def _execute(algorithms: dict[str, AbstractAlgorithm], env_name: str, run: Run, words: list[str]) -> int:
+    env, algorithms = _environment(env_name, algorithms, run)
+    collector = _collector(run)
+    folder = run.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{'-'.join(algorithms)}-{env_name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = dict(command=["recollect", *words], version=recollect.__version__, jax=jax.__version__, env=env, run=run)
+    write_settings(folder / "settings.json", {**settings, "collector": collector, "algorithms": algorithms})
+
+    limitless = run.iterations is None and run.environment_steps is None
+    runs = {}
+    for name, algorithm in algorithms.items():
+        runs[name] = train(
+            env,
+            algorithm,
+            collector=collector,
+            seeds=range(run.first_seed, run.first_seed + run.seeds),
+            iterations=100 if limitless else run.iterations,
+            environment_steps=run.environment_steps,
+            target_return=run.target_return,
+            label=f"{name:>5}",
+        )
+    write_curves(folder / "curves.csv", runs)
+    title = env_name if run.max_steps is None else f"{env_name}, at most {run.max_steps} steps"
+    learning_curves(folder / "learning_curves.png", runs, title)
+
+    summaries = {name: summarise(training) for name, training in runs.items()}
+    console = Console(stderr=run.json, width=None if sys.stdout.isatty() else 120)
+    console.print(table(summaries))
+    console.print(f"wrote {folder}/learning_curves.png, curves.csv, settings.json", highlight=False, soft_wrap=True)
+    if run.json:
+        print(to_json(summaries))
+    return 0
+
+
+def _environment(name: str, algorithms: dict[str, AbstractAlgorithm], run: Run) -> tuple[AbstractEnv, dict[str, AbstractAlgorithm]]:
+    """The environment; one with a discount of its own shares it with the algorithms, unless --discount changes both."""
+    settings = {} if run.max_steps is None else {"max_steps": run.max_steps}
+    env = make(name, **settings)
+    if not isinstance(env, AbstractOracle):
+        return env, algorithms
+    (asked,) = {algorithm.discount for algorithm in algorithms.values()}
+    if asked == AbstractAlgorithm.discount:
+        return env, {name: dataclasses.replace(algorithm, discount=float(env.discount)) for name, algorithm in algorithms.items()}
+    return make(name, discount=asked, **settings), algorithms
+
+
+def _collector(run: Run) -> AbstractCollector:
+    asked = [name for name in ("episodes", "samples", "steps") if getattr(run, name) is not None]
+    if len(asked) > 1:
+        raise ValueError(f"--{asked[0]} and --{asked[1]} exclude each other; choose one way to collect.")
+    if run.samples is not None:
+        return Draws(run.samples)
+    if run.steps is not None:
+        return Steps(run.copies, run.steps)
+    return Episodes(4 if run.episodes is None else run.episodes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Pictures of learning curves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from recollect.report import standard_error
+from recollect.train import Training
+
+COLOURS = ("#7f7f7f", "#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
+"""Distinguishable with the common kinds of colour blindness."""
+
+
+def learning_curves(path: Path, runs: Mapping[str, Training], title: str) -> None:
+    """Mean return with its standard error shaded, and the standard error itself, against the iteration."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), width_ratios=(3, 2), layout="constrained")
+    seeds = len(next(iter(runs.values())).seeds)
+    for (name, run), colour in zip(runs.items(), COLOURS * len(runs), strict=False):
+        returns = run.curves["return_mean"]
+        iterations = np.arange(1, returns.shape[1] + 1)
+        with np.errstate(invalid="ignore"):
+            mean, error = np.nanmean(returns, axis=0), standard_error(returns)
+        left.plot(iterations, mean, color=colour, label=name)
+        left.fill_between(iterations, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
+        right.plot(iterations, error, color=colour, label=name)
+    left.set(title=title, xlabel="iteration", ylabel="mean return of the batch")
+    right.set(title=f"standard error over {seeds} seeds", xlabel="iteration", ylim=(0, None))
+    left.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,121 @@
+"""What is left of a run: figures in a table, curves as CSV, settings as JSON."""
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from recollect.train import Training
+
+COLUMNS = ("algorithm", "seed", "iteration", "environment_steps", "return_mean", "ess", "seconds")
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """One algorithm's run over all seeds in seven figures."""
+
+    final_return: float
+    """Mean return over seeds and the last tenth of the iterations."""
+    area_under_curve: float
+    """Mean return over seeds and all iterations."""
+    standard_error: float
+    """Standard error over seeds, averaged over iterations; NaN for one seed."""
+    environment_steps: int
+    """Of all seeds together."""
+    seconds: float
+    """Wall time without compilation."""
+    compile_seconds: float
+    transitions_per_second: float
+
+
+def summarise(training: Training) -> Summary:
+    """The figures of a run; iterations after a seed has stopped do not count."""
+    returns = training.curves["return_mean"]
+    tenth = max(1, returns.shape[1] // 10)
+    last = [row[np.isfinite(row)][-tenth:].mean() if np.isfinite(row).any() else np.nan for row in returns]
+    steps = int(np.nanmax(training.curves["environment_steps"], axis=1).sum())
+    seconds = float(training.clock[-1])
+    return Summary(
+        final_return=float(np.mean(last)),
+        area_under_curve=float(np.nanmean(returns)),
+        standard_error=float(np.nanmean(standard_error(returns))),
+        environment_steps=steps,
+        seconds=seconds,
+        compile_seconds=training.compile_seconds,
+        transitions_per_second=steps / seconds,
+    )
+
+
+def standard_error(curves: np.ndarray) -> np.ndarray:
+    """Standard error over seeds at each iteration; NaN where fewer than two seeds are left."""
+    left = np.isfinite(curves).sum(0)
+    centred = curves - np.nanmean(np.where(left > 0, curves, 0), axis=0)
+    squares = np.nansum(centred**2, axis=0)
+    return np.where(left > 1, np.sqrt(squares / np.maximum(left - 1, 1) / np.maximum(left, 1)), np.nan)
+
+
+def table(summaries: Mapping[str, Summary]) -> Table:
+    """The summaries for people."""
+    columns = ("algorithm", "final return", "area under curve", "standard error", "environment steps", "seconds", "transitions/s")
+    result = Table(*[f"[bold]{name}" for name in columns])
+    for column in result.columns[1:]:
+        column.justify = "right"
+    for name, s in summaries.items():
+        result.add_row(
+            name,
+            f"{s.final_return:.1f}",
+            f"{s.area_under_curve:.1f}",
+            f"{s.standard_error:.2f}",
+            f"{s.environment_steps:,}",
+            f"{s.seconds:.1f}",
+            f"{s.transitions_per_second:,.0f}",
+        )
+    return result
+
+
+def to_json(value) -> str:
+    """Dataclasses and mappings as JSON, with null for numbers that are not finite."""
+    return json.dumps(_plain(value), allow_nan=False)
+
+
+def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
+    """One row for each algorithm, seed and iteration that took place."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for name, run in runs.items():
+            curves = run.curves
+            for index, seed in enumerate(run.seeds):
+                for iteration in np.flatnonzero(np.isfinite(curves["environment_steps"][index])):
+                    at = (index, iteration)
+                    numbers = (curves["return_mean"][at], curves["ess"][at])
+                    writer.writerow(
+                        [name, seed, iteration + 1, int(curves["environment_steps"][at]), *[f"{x:.6g}" for x in numbers], f"{run.clock[iteration]:.4f}"]
+                    )
+
+
+def write_settings(path: Path, settings: Mapping) -> None:
+    """Everything needed to repeat the run."""
+    path.write_text(json.dumps(_plain(settings), indent=2, allow_nan=False) + "\n")
+
+
+def _plain(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields} if not isinstance(value, Summary) else fields
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else ("infinity" if value > 0 else None)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return _plain(np.asarray(value).tolist()) if hasattr(value, "shape") else repr(value)
