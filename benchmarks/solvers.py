@@ -64,7 +64,9 @@ def main() -> None:
         for rows in ROWS:
             fisher, gradient = problem(rows, policy)
             work = {"cholesky": rows * parameters**2, "sample": rows**2 * parameters, "cg": 0}
-            found = {m: clock(Solver(m), fisher, gradient) for m, count in work.items() if count < LIMIT and (m != "sample" or rows <= 2000)}
+            found = {
+                m: clock(Solver(m), fisher, gradient) for m, count in work.items() if count < LIMIT and (m != "sample" or rows <= 2000)
+            }
             show = lambda m: f"{found[m][0] * 1e3:.2f}" if m in found else "–"
             choice = cheapest(parameters, rows)
             best = min(seconds for seconds, _, _ in found.values())

@@ -45,7 +45,9 @@ class Advantages(eqx.Module):
         mask = batches.mask
         if self.estimator == "exact":
             if oracle is None:
-                raise ValueError("estimator='exact' needs an environment that knows its advantages; use LQC or Tabular, or estimator='return'.")
+                raise ValueError(
+                    "estimator='exact' needs an environment that knows its advantages; use LQC or Tabular, or estimator='return'."
+                )
             exact = lambda observation, action: oracle.advantage(policy, observation, action)
             estimates = jax.vmap(jax.vmap(jax.vmap(exact)))(batches.observations, batches.actions)
         else:

@@ -7,7 +7,16 @@ import difflib
 from collections.abc import Iterable
 
 
-def check_number(field: str, value, *, low: float, high: float = float("inf"), open_low: bool = False, open_high: bool = False, remedy: str) -> None:
+def check_number(
+    field: str,
+    value,
+    *,
+    low: float | int,
+    high: float | int = float("inf"),
+    open_low: bool = False,
+    open_high: bool = False,
+    remedy: str,
+) -> None:
     """Raise unless `value` is a number between `low` and `high`; tracers and arrays pass."""
     if isinstance(value, bool):
         raise ValueError(f"{field}={value!r} is not a number; {remedy}.")

@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from recollect.checks import check_count
 from recollect.envs.base import AbstractEnv, Step
@@ -160,7 +160,7 @@ class Draws(AbstractCollector):
         return carry, Collected(batch, estimate, jnp.sum(times) + batch.mask.sum())
 
 
-def _copy_keys(key: PRNGKeyArray, copies: int) -> PRNGKeyArray:
+def _copy_keys(key: PRNGKeyArray, copies: int) -> Key[Array, " copy"]:
     return jax.vmap(lambda copy: jax.random.fold_in(key, copy))(jnp.arange(copies))
 
 

@@ -9,7 +9,17 @@ from jaxtyping import PRNGKeyArray
 
 from recollect.algorithms import AbstractAlgorithm
 from recollect.envs import LQC, AbstractEnv, AbstractOracle, Tabular
-from recollect.policies import AbstractPolicy, Policy, Probabilities, ShiftPolicy, Softmax, gaussian_policy, softmax_policy, tabular_softmax_policy
+from recollect.policies import (
+    AbstractPolicy,
+    Policy,
+    Probabilities,
+    ShiftPolicy,
+    Softmax,
+    gaussian_policy,
+    softmax_policy,
+    tabular_softmax_policy,
+)
+from recollect.project import Simplex
 
 
 def default_policy(key: PRNGKeyArray, env: AbstractEnv) -> AbstractPolicy:
@@ -55,11 +65,23 @@ def check_fit(
     shape = () if env.actions.count is not None else (env.actions.size,)
     whole = jnp.issubdtype(action.dtype, jnp.integer)
     if action.shape != shape or whole != (env.actions.count is not None):
-        raise ValueError(f"policy gives actions of shape {action.shape} and type {action.dtype}, but {name} takes {wanted}; build it for that.")
+        raise ValueError(
+            f"policy gives actions of shape {action.shape} and type {action.dtype}, but {name} takes {wanted}; build it for that."
+        )
     if isinstance(policy, Policy) and isinstance(policy.head, Softmax | Probabilities):
         outputs = policy.network.layers[-1].weight.shape[0]
         if outputs != env.actions.count:
             raise ValueError(f"policy chooses among {outputs} actions, but {name} has {env.actions.count}; build it for that many.")
+    direct = isinstance(policy, Policy) and isinstance(policy.head, Probabilities)
+    if direct != isinstance(algorithm.project, Simplex):
+        raise ValueError(
+            f"project={type(algorithm.project).__name__} does not go with this policy; a table of probabilities (tabular_direct_policy) "
+            "needs project=Simplex(), and no other policy can use it."
+        )
+    if direct and float(algorithm.project.floor) * env.actions.count >= 1:
+        raise ValueError(
+            f"floor={float(algorithm.project.floor):g} leaves no room for {env.actions.count} actions; give less than {1 / env.actions.count:g}."
+        )
     if isinstance(env, AbstractOracle) and abs(float(env.discount) - float(algorithm.discount)) > 1e-6:
         raise ValueError(
             f"discount={float(algorithm.discount):g} of the algorithm differs from discount={float(env.discount):g} of {name}; "

@@ -44,8 +44,15 @@ class Fisher(eqx.Module):
         return root[:, None] * self.scores.gram() * root
 
     def sample(self, rows: int) -> "Fisher":
-        """An estimate of F from `rows` of the rows, evenly spaced, in which all others are represented."""
-        indices = jnp.arange(rows) * self.count // rows
-        chosen = self.coefficients[indices]
-        scale = self.coefficients.sum() / jnp.maximum(chosen.sum(), jnp.finfo(chosen.dtype).tiny)
-        return Fisher(self.scores.take(indices), chosen * scale, jnp.array(rows))
+        """An estimate of F from a few rows, drawn without randomness.
+
+        Rows are taken at even steps along the sum of their importance, half by weight and half by
+        their part in the trace of F: a rare action with a large score must not be missed.
+        """
+        part = self.coefficients * self.scores.squared_norms()
+        share = lambda x: x / jnp.maximum(x.sum(), jnp.finfo(x.dtype).tiny)
+        probability = (share(self.coefficients) + share(part)) / 2
+        steps = (jnp.arange(rows) + 0.5) / rows
+        indices = jnp.minimum(jnp.searchsorted(jnp.cumsum(probability), steps), len(part) - 1)
+        expected = jnp.maximum(rows * probability[indices], jnp.finfo(part.dtype).tiny)
+        return Fisher(self.scores.take(indices), self.coefficients[indices] / expected, jnp.array(rows))

@@ -95,7 +95,14 @@ def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
                     at = (index, iteration)
                     numbers = (curves["return_mean"][at], curves["ess"][at])
                     writer.writerow(
-                        [name, seed, iteration + 1, int(curves["environment_steps"][at]), *[f"{x:.6g}" for x in numbers], f"{run.clock[iteration]:.4f}"]
+                        [
+                            name,
+                            seed,
+                            iteration + 1,
+                            int(curves["environment_steps"][at]),
+                            *[f"{x:.6g}" for x in numbers],
+                            f"{run.clock[iteration]:.4f}",
+                        ]
                     )
 
 

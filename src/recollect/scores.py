@@ -47,6 +47,10 @@ class AbstractScores(eqx.Module):
         """Jᵀ J."""
 
     @abc.abstractmethod
+    def squared_norms(self) -> Float[Array, " row"]:
+        """‖∇log π(a|s)‖² of every row, or ones where that would cost as much as J."""
+
+    @abc.abstractmethod
     def rows(self, start: Shaped[Array, ""] | int, size: int) -> "AbstractScores":
         """The scores of `size` transitions from `start` on."""
 
@@ -63,8 +67,8 @@ class AbstractScores(eqx.Module):
 class LayerScores(AbstractScores):
     """Scores of a network of affine layers: inputs and deltas of each, and the head's own part as it is."""
 
-    inputs: list[Float[Array, "in row"]]
-    deltas: list[Float[Array, "out row"]]
+    inputs: list[Float[Array, "_ row"]]
+    deltas: list[Float[Array, "_ row"]]
     head: Float[Array, "m row"]
     biased: tuple[bool, ...] = eqx.field(static=True)
 
@@ -110,6 +114,10 @@ class LayerScores(AbstractScores):
         layers = sum((x.T @ x + bias) * (δ.T @ δ) for x, δ, bias in self._layers())
         return layers + self.head.T @ self.head
 
+    def squared_norms(self) -> Float[Array, " row"]:
+        layers = sum((jnp.sum(x**2, 0) + bias) * jnp.sum(δ**2, 0) for x, δ, bias in self._layers())
+        return layers + jnp.sum(self.head**2, 0)
+
     def rows(self, start: Shaped[Array, ""] | int, size: int) -> "LayerScores":
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size, axis=1), self)
 
@@ -148,6 +156,9 @@ class TracedScores(AbstractScores):
     def gram(self) -> Float[Array, "row row"]:
         columns = self.columns()
         return columns.T @ columns
+
+    def squared_norms(self) -> Float[Array, " row"]:
+        return jnp.ones(self.shape[1])
 
     def rows(self, start: Shaped[Array, ""] | int, size: int) -> "TracedScores":
         cut = lambda x: lax.dynamic_slice_in_dim(x, start, size)
@@ -202,9 +213,7 @@ def expected_score_matrix(policy: AbstractPolicy, observations: Float[Array, "ro
     A state has as many rows as the distribution's Fisher matrix has rank, next to each other.
     """
     if not _layered(policy):
-        raise ValueError(
-            f"fisher='expected' needs the closed form of a recollect Policy, not {type(policy).__name__}; use fisher='score'."
-        )
+        raise ValueError(f"fisher='expected' needs the closed form of a recollect Policy, not {type(policy).__name__}; use fisher='score'.")
     outputs, _, _ = _through_layers(policy.network, observations.T)
     on_head, on_outputs = jax.vmap(policy.head.fisher_root, in_axes=1, out_axes=-1)(outputs)
     rank = on_outputs.shape[0]
@@ -231,7 +240,7 @@ def _through_layers(network: MLP, x: Float[Array, "in row"]):
             x, slope = jax.vjp(ACTIVATIONS[network.activation], x)
             slopes.append(slope)
 
-    def back(δ: Float[Array, "out row"]) -> list[Float[Array, "out row"]]:
+    def back(δ: Float[Array, "out row"]) -> list[Float[Array, "_ row"]]:
         deltas = [δ]
         for layer, slope in zip(network.layers[:0:-1], slopes[::-1], strict=True):
             deltas.append(slope(layer.weight.T @ deltas[-1])[0])

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from recollect.algorithms import REFUSALS, AbstractAlgorithm, State
 from recollect.checks import check_count, check_number
@@ -30,6 +30,7 @@ from recollect.defaults import check_fit, make_policy
 from recollect.envs import AbstractEnv, AbstractOracle
 from recollect.policies import AbstractPolicy
 from recollect.runtime import progress_bar, use_compilation_cache
+from recollect.types import traced_floats
 
 CHUNK_ITERATIONS = 10
 RECENT_EPISODES = 20
@@ -69,8 +70,8 @@ class Carry(eqx.Module):
 class Limits(eqx.Module):
     """When a seed stops; infinite where nothing is asked."""
 
-    environment_steps: Float[Array, ""]
-    target_return: Float[Array, ""]
+    environment_steps: float
+    target_return: float
 
 
 def train(
@@ -106,7 +107,7 @@ def train(
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)
 
-    problem = _traced_floats((algorithm, env, collector, limits))
+    problem = traced_floats((algorithm, env, collector, limits))
     shares = _shares(seeds)
     advance = lambda keys, carry, first, count: jax.block_until_ready(_advance(problem, keys, carry, jnp.array(first), jnp.array(count)))
     cores = ThreadPoolExecutor(len(shares))
@@ -143,7 +144,7 @@ def train(
     return Training(policies, seeds, curves, _spread(clock), compile_seconds)
 
 
-def _start_seeds(problem, policy, keys: PRNGKeyArray) -> Carry:
+def _start_seeds(problem, policy, keys: Key[Array, " seed"]) -> Carry:
     algorithm, env, collector, _ = problem
 
     def one(key):
@@ -163,7 +164,7 @@ def _start_seeds(problem, policy, keys: PRNGKeyArray) -> Carry:
     return eqx.filter_vmap(one)(keys)
 
 
-def _run(problem, keys: PRNGKeyArray, carry: Carry, first: Int[Array, ""] | int, count: Int[Array, ""] | int):
+def _run(problem, keys: Key[Array, " seed"], carry: Carry, first: Int[Array, ""] | int, count: Int[Array, ""] | int):
     """`count` iterations from iteration `first` on: the carry after them, and one column of curves for each."""
     iterate = lambda carry, index: _iteration(*problem, keys, carry, index)
     arrays, rest = eqx.partition(carry, eqx.is_array)
@@ -174,7 +175,7 @@ def _run(problem, keys: PRNGKeyArray, carry: Carry, first: Int[Array, ""] | int,
         curves = jax.tree.map(lambda curve, new: curve.at[:, index].set(new), curves, column)
         return eqx.filter(carry, eqx.is_array), curves
 
-    shapes = jax.eval_shape(lambda: iterate(carry, 0)[1])
+    shapes = jax.eval_shape(lambda: iterate(carry, jnp.array(0))[1])
     curves = jax.tree.map(lambda x: jnp.zeros((x.shape[0], CHUNK_ITERATIONS, *x.shape[1:]), x.dtype), shapes)
     arrays, curves = lax.fori_loop(0, count, body, (arrays, curves))
     return eqx.combine(arrays, rest), curves
@@ -208,9 +209,7 @@ def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int
         moved = eqx.combine(eqx.filter(moved, eqx.is_array), rest)
 
         def go():
-            state, info = algorithm.update(
-                moved.state, collected.batch, key_update, oracle, None if fisher is None else fisher.batch
-            )
+            state, info = algorithm.update(moved.state, collected.batch, key_update, oracle, None if fisher is None else fisher.batch)
             steps = moved.environment_steps + collected.environment_steps
             steps = steps if fisher is None else steps + fisher.environment_steps
             latest = jnp.where(jnp.isnan(collected.return_mean), moved.recent[-1], collected.return_mean)
@@ -230,17 +229,12 @@ def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int
     return eqx.combine(arrays, rest), rows
 
 
-def _shares(seeds: tuple[int, ...]) -> list[PRNGKeyArray]:
+def _shares(seeds: tuple[int, ...]) -> list[Key[Array, " seed"]]:
     """The seeds' keys in equal shares, one for each core; the last seed is repeated to fill up, and dropped at the end."""
     cores = len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
     count = min(cores, len(seeds))
     padded = [*seeds, *[seeds[-1]] * (-len(seeds) % count)]
     return jnp.split(jnp.stack([jax.random.key(seed) for seed in padded]), count)
-
-
-def _traced_floats(tree):
-    """Python floats become arrays, so that another learning rate or damping does not compile anew."""
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)) if isinstance(x, float) else x, tree)
 
 
 def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:

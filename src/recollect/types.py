@@ -58,3 +58,8 @@ def all_finite(tree) -> Bool[Array, ""]:
     """Whether every floating-point number in the pytree is finite."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in leaves]))
+
+
+def traced_floats(tree):
+    """Python floats become arrays, so that another learning rate or damping does not compile anew."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)) if isinstance(x, float) else x, tree)

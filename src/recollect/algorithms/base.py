@@ -28,7 +28,11 @@ OPTIMIZERS = {"sgd": optax.sgd(1.0), "adam": optax.adam(1.0)}
 def _flag(metavar: str, parse: Callable[[str], Any], show: Callable[[Any], str] = str) -> PrimitiveConstructorSpec:
     """How a field that takes more in Python than on the command line is read there."""
     return PrimitiveConstructorSpec(
-        nargs=1, metavar=metavar, instance_from_str=lambda words: parse(words[0]), is_instance=lambda _: True, str_from_instance=lambda x: [show(x)]
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: parse(words[0]),
+        is_instance=lambda _: True,
+        str_from_instance=lambda x: [show(x)],
     )
 
 

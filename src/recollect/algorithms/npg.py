@@ -5,7 +5,17 @@ from typing import Literal, get_args
 import equinox as eqx
 import jax.numpy as jnp
 
-from recollect.algorithms.base import AbstractAlgorithm, Info, State, check_settings, initial_state, mean_kl, push_and_recall, reweighed_gradient, step
+from recollect.algorithms.base import (
+    AbstractAlgorithm,
+    Info,
+    State,
+    check_settings,
+    initial_state,
+    mean_kl,
+    push_and_recall,
+    reweighed_gradient,
+    step,
+)
 from recollect.checks import check_count, check_name, check_number
 from recollect.fisher import Fisher
 from recollect.recall import Recall
@@ -32,7 +42,13 @@ class NPG(AbstractAlgorithm):
         check_settings(self)
         if self.fisher_window is not None:
             check_count("fisher_window", self.fisher_window, "give the number of iterations to reuse, or leave it out to take window")
-        check_number("damping", self.damping, low=0, open_low=True, remedy="give a number above 0, for example 1e-3; the Fisher matrix alone may be singular")
+        check_number(
+            "damping",
+            self.damping,
+            low=0,
+            open_low=True,
+            remedy="give a number above 0, for example 1e-3; the Fisher matrix alone may be singular",
+        )
         check_name("fisher", self.fisher, get_args(FisherKind))
 
     @property

@@ -2,7 +2,17 @@
 
 import jax.numpy as jnp
 
-from recollect.algorithms.base import AbstractAlgorithm, Info, State, check_settings, initial_state, mean_kl, push_and_recall, reweighed_gradient, step
+from recollect.algorithms.base import (
+    AbstractAlgorithm,
+    Info,
+    State,
+    check_settings,
+    initial_state,
+    mean_kl,
+    push_and_recall,
+    reweighed_gradient,
+    step,
+)
 
 
 class PG(AbstractAlgorithm):

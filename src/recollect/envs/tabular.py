@@ -168,9 +168,7 @@ def gridworld(width: int = 4, height: int = 4, discount: float = 0.95, slip: flo
     return Tabular(transitions, rewards, np.eye(width * height)[0], discount, max_steps)
 
 
-def garnet(
-    seed: int = 0, states: int = 10, actions: int = 3, branching: int = 3, discount: float = 0.9, max_steps: int = 100
-) -> Tabular:
+def garnet(seed: int = 0, states: int = 10, actions: int = 3, branching: int = 3, discount: float = 0.9, max_steps: int = 100) -> Tabular:
     """A random MDP: from every (s, a), `branching` successors with random probabilities; uniform random rewards."""
     for field, value in dict(states=states, actions=actions, branching=branching).items():
         check_count(field, value)

@@ -83,5 +83,9 @@ def tabular_softmax_policy(observation_size: int, action_count: int) -> Policy:
 
 
 def tabular_direct_policy(observation_size: int, action_count: int) -> Policy:
-    """π(a|s) = θ_{s,a}, uniform at first. Use it with `project=Simplex()`."""
+    """π(a|s) = θ_{s,a}, uniform at first, for `project=Simplex()`.
+
+    Its scores do not average to zero over actions, so a baseline other than the value of the state
+    tilts the natural gradient: take exact advantages or `baseline="linear"`.
+    """
     return Policy(table(jnp.full((observation_size, action_count), 1 / action_count)), Probabilities())

@@ -1,0 +1,55 @@
+"""Small problems that several tests use."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from recollect.algorithms import AbstractAlgorithm
+from recollect.collect import AbstractCollector, Episodes
+from recollect.envs import AbstractEnv, CartPole
+from recollect.policies import AbstractPolicy, softmax_policy
+from recollect.types import Batch, flatten, traced_floats
+
+ENV = CartPole(max_steps=20)
+
+
+def random_policy(key, env: AbstractEnv = ENV, widths=(5,)) -> AbstractPolicy:
+    """A softmax policy that is far from uniform."""
+    θ, unflatten = flatten(softmax_policy(key, env.observation_size, env.actions.count, widths))
+    return unflatten(θ + 0.5 * jax.random.normal(key, θ.shape))
+
+
+@eqx.filter_jit
+def batch_of(
+    key, policy: AbstractPolicy, env: AbstractEnv = ENV, collector: AbstractCollector = Episodes(3), discount: float = 0.99
+) -> Batch:
+    return collector(key, env, policy, collector.init(key, env), discount)[1].batch
+
+
+@eqx.filter_jit
+def _update(algorithm: AbstractAlgorithm, state, batch: Batch, key, oracle=None, fisher_batch=None):
+    return algorithm.update(state, batch, key, oracle, fisher_batch)
+
+
+def update(algorithm: AbstractAlgorithm, state, batch: Batch, key, oracle=None, fisher_batch=None):
+    """One compiled update; algorithms that differ in floats alone share the program."""
+    return _update(traced_floats(algorithm), state, batch, key, oracle, fisher_batch)
+
+
+def updated(algorithm: AbstractAlgorithm, policy: AbstractPolicy, key, updates: int = 3, spoil=lambda b: b):
+    """State and last Info after some updates on `ENV`, each with a fresh batch (passed through `spoil`)."""
+    state, info = algorithm.init(policy, batch_of(key, policy)), None
+    for i in range(updates):
+        key_batch, key_fisher, key_update = jax.random.split(jax.random.fold_in(key, i), 3)
+        fisher = batch_of(key_fisher, state.policy) if getattr(algorithm, "independent_fisher", False) else None
+        state, info = update(algorithm, state, spoil(batch_of(key_batch, state.policy)), key_update, None, fisher)
+    return state, info
+
+
+def parameters(policy) -> jnp.ndarray:
+    return flatten(policy)[0]
+
+
+def dense(operator, size: int) -> jnp.ndarray:
+    """The matrix of a linear function, column by column."""
+    return jax.vmap(operator, out_axes=1)(jnp.eye(size))

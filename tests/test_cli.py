@@ -1,0 +1,107 @@
+"""The command line as a user meets it: real processes, real files."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COLUMNS = ["algorithm", "seed", "iteration", "environment_steps", "return_mean", "ess", "seconds"]
+
+
+def recollect(*words, cwd=None):
+    return subprocess.run([Path(sys.executable).parent / "recollect", *map(str, words)], capture_output=True, text=True, cwd=cwd)
+
+
+def test_help_and_version():
+    result = recollect("--help")
+    assert result.returncode == 0
+    for word in ("train", "compare", "rnpg", "CartPole-v1"):
+        assert word in result.stdout
+    assert recollect("--version").stdout.startswith("recollect 0.")
+    flags = recollect("train", "rnpg", "--help").stdout
+    for word in ("--window", "--fisher-window", "--damping", "--solver.method", "--weights.ratio", "--advantages.baseline", "--max-steps"):
+        assert word in flags
+    assert "--fisher-window" not in recollect("train", "rpg", "--help").stdout
+    assert "--algorithms" in recollect("compare", "--help").stdout
+
+
+def test_train_writes_settings_curves_and_picture(tmp_path):
+    words = (
+        "train",
+        "rnpg",
+        "CartPole-v1",
+        "--window",
+        3,
+        "--iterations",
+        4,
+        "--seeds",
+        2,
+        "--max-steps",
+        20,
+        "--learning-rate",
+        0.05,
+        "--json",
+    )
+    result = recollect(*words, "--out", tmp_path / "a")
+    assert result.returncode == 0, result.stderr
+    figures = json.loads(result.stdout.splitlines()[-1])["rnpg"]
+    assert set(figures) >= {"final_return", "area_under_curve", "standard_error", "environment_steps", "seconds", "compile_seconds"}
+    with (tmp_path / "a" / "curves.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == COLUMNS
+    assert [(row["seed"], row["iteration"]) for row in rows] == [(str(s), str(i)) for s in (0, 1) for i in (1, 2, 3, 4)]
+    assert int(rows[3]["environment_steps"]) + int(rows[7]["environment_steps"]) == figures["environment_steps"]
+    assert float(figures["area_under_curve"]) == pytest.approx(sum(float(row["return_mean"]) for row in rows) / 8, rel=1e-4)
+    settings = json.loads((tmp_path / "a" / "settings.json").read_text())
+    assert settings["algorithms"]["rnpg"]["window"] == 3
+    assert settings["algorithms"]["rnpg"]["learning_rate"] == 0.05
+    assert settings["env"]["max_steps"] == 20
+    assert (tmp_path / "a" / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+    # The same command again gives the same numbers.
+    recollect(*words, "--out", tmp_path / "b")
+    without_time = lambda name: [line.rsplit(",", 1)[0] for line in (tmp_path / name / "curves.csv").read_text().splitlines()]
+    assert without_time("a") == without_time("b")
+
+
+def test_compare_runs_all_algorithms_into_a_folder_of_its_own(tmp_path):
+    words = ("--algorithms", "vpg", "rnpg", "--iterations", 2, "--seeds", 2, "--max-steps", 10, "--window", 2, "--damping", 0.01)
+    result = recollect("compare", "CartPole-v1", *words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    settings = json.loads((folder / "settings.json").read_text())["algorithms"]
+    assert (settings["vpg"]["window"], settings["rnpg"]["window"], settings["rnpg"]["damping"]) == (1, 2, 0.01)
+    assert {path.name for path in folder.iterdir()} == {"settings.json", "curves.csv", "learning_curves.png"}
+    for word in ("vpg", "rnpg", "area under curve", "learning_curves.png"):
+        assert word in result.stdout
+
+
+def test_an_environment_with_a_discount_of_its_own(tmp_path):
+    words = ("train", "rnpg", "LQC", "--samples", 3, "--advantages.estimator", "exact", "--iterations", 2, "--seeds", 1)
+    for extra, discount in ((), 0.5), (("--discount", 0.7), 0.7):
+        assert recollect(*words, *extra, "--out", tmp_path).returncode == 0
+        settings = json.loads((tmp_path / "settings.json").read_text())
+        assert settings["env"]["discount"] == settings["algorithms"]["rnpg"]["discount"] == discount
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian", "rnpg", "CartPole-v1"], "did you mean 'train'"),
+        (["train", "rnp", "CartPole-v1"], "did you mean 'rnpg'"),
+        (["train", "rnpg", "Cartpole"], "did you mean 'CartPole-v1'"),
+        (["train", "rnpg", "CartPole-v1", "--window", "0"], "window=0"),
+        (["train", "rnpg", "CartPole-v1", "--episodes", "4", "--samples", "4"], "exclude each other"),
+        (["train", "rnpg", "CartPole-v1", "--project", "boks:1:2"], "did you mean 'box'"),
+        (["train", "rnpg", "CartPole-v1", "--widow", "3"], "--window"),
+        (["compare", "CartPole-v1", "--algorithms", "vpg", "rpgg"], "did you mean 'rpg'"),
+        (["train", "rnpg", "CartPole-v1", "--seeds", "1", "--iterations", "1", "--out", "/dev/null/x"], "/dev/null/x"),
+    ],
+)
+def test_mistakes_give_one_message_and_exit_code_2(words, message):
+    result = recollect(*words)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

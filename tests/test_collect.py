@@ -1,0 +1,120 @@
+"""What is collected: distribution, boundaries, and that draws depend on nothing but their key."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from jaxtyping import Array, Int
+
+from recollect.collect import Draws, Episodes, Steps
+from recollect.envs import AbstractEnv, Actions, CartPole, Step, garnet
+from recollect.policies import softmax_policy, tabular_softmax_policy
+from recollect.types import flatten
+
+KEY = jax.random.key(7)
+
+
+class Counter(eqx.Module):
+    steps: Int[Array, ""]
+    length: Int[Array, ""]
+
+
+class Counting(AbstractEnv):
+    """Pays its step number; terminates after a random number of steps, or is cut at `max_steps`."""
+
+    max_steps: int = eqx.field(static=True, default=6)
+    observation_size: int = eqx.field(static=True, default=2, init=False)
+    actions: Actions = eqx.field(static=True, default=Actions(count=2), init=False)
+
+    def reset(self, key):
+        return Counter(jnp.zeros((), jnp.int32), jax.random.randint(key, (), 1, 10))
+
+    def observe(self, state):
+        return jnp.stack([state.steps, state.length]).astype(float)
+
+    def step(self, key, state, action):
+        after = Counter(state.steps + 1, state.length)
+        return Step(after, self.observe(after), after.steps.astype(float), after.steps >= after.length, after.steps >= self.max_steps)
+
+
+def policy_for(env):
+    return softmax_policy(jax.random.key(1), env.observation_size, env.actions.count)
+
+
+def test_draws_follow_the_occupancy_measure():
+    env = garnet(2, states=4, actions=2, discount=0.8)
+    θ, unflatten = flatten(tabular_softmax_policy(4, 2))
+    policy = unflatten(jax.random.normal(jax.random.key(0), θ.shape))
+    count = 20_000
+    _, collected = eqx.filter_jit(Draws(count))(KEY, env, policy, None, 0.8)
+    batch = collected.batch
+    cells = np.asarray(batch.observations.argmax(-1) * 2 + batch.actions).ravel()
+    expected = np.asarray(env.occupancy(policy)[:, None] * env.probabilities(policy), np.float64).ravel()
+    assert scipy.stats.chisquare(np.bincount(cells, minlength=8), expected / expected.sum() * count).pvalue > 1e-3
+    # The same test must reject the stationary distribution of a slightly different discount.
+    other = garnet(2, states=4, actions=2, discount=0.5)
+    wrong = np.asarray(other.occupancy(policy)[:, None] * env.probabilities(policy), np.float64).ravel()
+    assert scipy.stats.chisquare(np.bincount(cells, minlength=8), wrong / wrong.sum() * count).pvalue < 1e-6
+    assert abs(float(collected.return_mean) - float(env.expected_return(policy))) < 0.05
+    assert abs(float(collected.environment_steps) / count - 1 / (1 - 0.8)) < 0.2
+
+
+def test_whole_episodes_end_where_the_environment_says():
+    env = Counting()
+    _, collected = Episodes(50)(KEY, env, policy_for(env), None, 0.99)
+    batch = collected.batch
+    lengths = np.asarray(batch.observations[:, 0, 1], int)
+    np.testing.assert_array_equal(batch.mask.sum(1), np.minimum(lengths, 6))
+    last = np.asarray(batch.mask.sum(1)) - 1
+    rows = np.arange(50)
+    np.testing.assert_array_equal(batch.terminated[rows, last], lengths <= 6)
+    np.testing.assert_array_equal(batch.truncated[rows, last], lengths >= 6)
+    np.testing.assert_array_equal(batch.next_observations[:, :-1][batch.mask[:, 1:]], batch.observations[:, 1:][batch.mask[:, 1:]])
+    np.testing.assert_allclose(collected.return_mean, np.mean([sum(range(1, min(n, 6) + 1)) for n in lengths]), rtol=1e-6)
+    assert int(collected.environment_steps) == int(batch.mask.sum())
+
+
+def test_steps_never_cross_an_episode_and_count_returns_exactly():
+    env, collector = Counting(), Steps(copies=20, steps=500)
+    policy, carry = policy_for(env), collector.init(KEY, env)
+    seen = []
+    run = eqx.filter_jit(collector)
+    for i in range(10):
+        carry, collected = run(jax.random.fold_in(KEY, i), env, policy, carry, 0.99)
+        seen.append(jax.device_get(collected))
+    joined = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *[c.batch for c in seen])
+    assert joined.mask.sum() == 100_000
+    ended = joined.terminated | joined.truncated
+    # Within an episode the true successor is the next observation; after an end it is not, and the clock restarts.
+    inside = ~ended[:, :-1]
+    np.testing.assert_array_equal(joined.next_observations[:, :-1][inside], joined.observations[:, 1:][inside])
+    np.testing.assert_array_equal(joined.observations[..., 0], joined.times)
+    assert (joined.times[:, 1:][~inside] == 0).all()
+    np.testing.assert_array_equal(joined.next_observations[..., 0], joined.times + 1)
+    for c in seen[1:]:
+        last = c.batch.terminated | c.batch.truncated
+        length = c.batch.times[last] + 1
+        np.testing.assert_allclose(c.return_mean, np.mean(length * (length + 1) / 2), rtol=1e-5)
+
+
+def test_a_draw_depends_on_its_copy_alone():
+    env = CartPole(max_steps=30)
+    policy = policy_for(env)
+    few, many = (Episodes(n)(KEY, env, policy, None, 0.99)[1].batch for n in (2, 5))
+    np.testing.assert_array_equal(few.actions, many.actions[:2])
+    again = Episodes(2)(KEY, env, policy, None, 0.99)[1].batch
+    jax.tree.map(np.testing.assert_array_equal, few, again)
+    other = Episodes(2)(jax.random.key(8), env, policy, None, 0.99)[1].batch
+    assert not np.array_equal(few.observations, other.observations)
+
+
+@pytest.mark.parametrize("collector", [Episodes(3), Steps(3, 5), Draws(3)], ids=["episodes", "steps", "draws"])
+def test_behaviour_log_probabilities_are_those_of_the_policy(collector):
+    env = CartPole(max_steps=10)
+    policy = policy_for(env)
+    batch = collector(KEY, env, policy, collector.init(KEY, env), 0.9)[1].batch
+    for index in np.argwhere(np.asarray(batch.mask)):
+        at = tuple(index)
+        np.testing.assert_allclose(batch.log_probs[at], policy.log_prob(batch.observations[at], batch.actions[at]), rtol=1e-5)

@@ -1,0 +1,104 @@
+"""Bad input gives one sentence with field, value and remedy.
+
+The expressions run in a process of their own, as a user's would: without the type checks that pytest adds.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PREAMBLE = """
+import json, sys
+import jax, jax.numpy as jnp, numpy as np
+from recollect import *
+half = np.full((2, 2, 2), 0.5)
+zero, even, key = np.zeros((2, 2)), np.full(2, 0.5), jax.random.key(0)
+short = CartPole(max_steps=5)
+"""
+
+MISTAKES = {
+    "CartPole(max_steps=0)": ["max_steps=0", "at least 1"],
+    "CartPole(max_steps=2.5)": ["max_steps=2.5", "whole number"],
+    "LQC(discount=1.0)": ["discount=1.0", "[0, 1)"],
+    "LQC(discount=-0.1)": ["discount=-0.1", "[0, 1)"],
+    "Tabular(half * 0.8, zero, even, 0.9)": ["transitions sums to 0.8 at (0, 0)", "sum to 1"],
+    "Tabular(half, zero, np.array([1.5, -0.5]), 0.9)": ["initial", "negative"],
+    "Tabular(np.full((2, 2, 3), 1 / 3), zero, even, 0.9)": ["transitions has shape (2, 2, 3)", "(2, 2, 2)"],
+    "Tabular(half, zero, np.full(3, 1 / 3), 0.9)": ["initial has shape (3,)", "2 states"],
+    "Tabular(half, zero + np.nan, even, 0.9)": ["rewards", "finite"],
+    "Tabular(half, zero, even, 1.0)": ["discount=1.0"],
+    "garnet(0, states=3, branching=4)": ["branching=4", "at most the number of states, 3"],
+    "make('CartPol-v1')": ["did you mean 'CartPole-v1'"],
+    "make('Hopper')": ["env='Hopper' is unknown", "choose from"],
+    "Episodes(0)": ["episodes=0", "at least 1"],
+    "Episodes(2.5)": ["episodes=2.5"],
+    "Draws(-1)": ["samples=-1"],
+    "Steps(4, 0)": ["steps=0"],
+    "softmax_policy(key, 4, 2, activation='rellu')": ["did you mean 'relu'"],
+    "softmax_policy(key, 4, 2, widths=(0,))": ["widths=0"],
+    "RNPG(window=0)": ["window=0", "1 is the vanilla algorithm"],
+    "RPG(window=-3)": ["window=-3"],
+    "RNPG(fisher_window=0)": ["fisher_window=0"],
+    "RNPG(damping=0.0)": ["damping=0.0", "above 0"],
+    "RNPG(damping=-1e-3)": ["damping=-0.001"],
+    "VPG(discount=1.0)": ["discount=1.0", "[0, 1)"],
+    "VPG(learning_rate=0.0)": ["learning_rate=0.0", "above 0"],
+    "VPG(learning_rate=float('nan'))": ["learning_rate=nan"],
+    "VPG(decay=-0.5)": ["decay=-0.5"],
+    "VPG(optimizer='adm')": ["did you mean 'adam'"],
+    "RNPG(fisher='expcted')": ["did you mean 'expected'"],
+    "Advantages(baseline='meen')": ["baseline='meen'", "did you mean 'mean'"],
+    "Advantages(estimator='exakt')": ["did you mean 'exact'"],
+    "Weights(ratio='polcy')": ["did you mean 'policy'"],
+    "Weights(truncate=0.0)": ["truncate=0.0"],
+    "Solver(method='choleski')": ["did you mean 'cholesky'"],
+    "Solver(tolerance=0.0)": ["tolerance=0.0", "between 0 and 1"],
+    "Solver(max_steps=0)": ["max_steps=0"],
+    "Box(1.0, -1.0)": ["low=1.0", "high=-1.0"],
+    "Ball(0.0)": ["radius=0.0"],
+    "Simplex(1.0)": ["floor=1.0"],
+    "train(short, VPG())": ["iterations=None", "at least one"],
+    "train(short, VPG(), iterations=0)": ["iterations=0"],
+    "train(short, VPG(), iterations=1, seeds=0)": ["seeds=0"],
+    "train(short, VPG(), iterations=1, seeds=[])": ["seeds", "empty"],
+    "train(short, VPG(), iterations=1, target_return=float('nan'))": ["target_return=nan"],
+    "train(short, VPG(), iterations=1, policy=softmax_policy(key, 3, 2))": ["policy does not fit CartPole", "4 features"],
+    "train(short, VPG(), iterations=1, policy=softmax_policy(key, 4, 3))": ["3 actions", "CartPole has 2"],
+    "train(short, VPG(), iterations=1, policy=gaussian_policy(key, 4, 1))": ["CartPole takes one whole number"],
+    "train(LQC(), VPG(discount=0.5), iterations=1, policy=softmax_policy(key, 1, 2))": ["LQC takes 1 real numbers"],
+    "train(LQC(), VPG(), iterations=1)": ["discount=0.99", "discount=0.5"],
+    "train(short, VPG(weights=Weights(ratio='occupancy')), iterations=1)": ["CartPole does not know", "ratio='policy'"],
+    "train(short, VPG(advantages=Advantages(estimator='exact')), iterations=1)": ["estimator='return'"],
+    "train(LQC(), RNPG(discount=0.5, fisher='expected'), iterations=1)": ["fisher='expected'", "fisher='score'"],
+    "train(chain(3), VPG(discount=0.9, project=Simplex(0.5)), policy=tabular_direct_policy(3, 2), iterations=1)": [
+        "floor=0.5",
+        "2 actions",
+    ],
+    "train(chain(3), VPG(discount=0.9), policy=tabular_direct_policy(3, 2), iterations=1)": ["project=Unconstrained", "Simplex()"],
+}
+
+
+@pytest.fixture(scope="module")
+def messages():
+    program = PREAMBLE + (
+        "found = {}\n"
+        "for expression in json.load(sys.stdin):\n"
+        "    try:\n"
+        "        eval(expression)\n"
+        "        found[expression] = 'no error'\n"
+        "    except Exception as error:\n"
+        "        found[expression] = f'{type(error).__name__}: {error}'\n"
+        "print(json.dumps(found))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], input=json.dumps(list(MISTAKES)), capture_output=True, text=True, check=True)
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("expression", MISTAKES)
+def test_mistake_is_named(expression, messages):
+    message = messages[expression]
+    assert message.startswith("ValueError: "), message
+    for words in MISTAKES[expression]:
+        assert words in message

@@ -1,0 +1,125 @@
+"""The score operator: layers = differentiation = the matrix written out, in one piece or in chunks."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import dense
+
+from recollect.fisher import Fisher
+from recollect.gradient import policy_gradient
+from recollect.packing import Packing
+from recollect.policies import Policy, gaussian_policy, softmax_policy, tabular_direct_policy, tabular_softmax_policy
+from recollect.scores import TracedScores, expected_score_matrix, fold, score_matrix
+from recollect.types import flatten
+
+KEY = jax.random.key(0)
+ROWS = 11
+POLICIES = {
+    "softmax": softmax_policy(KEY, 3, 4, (5,)),
+    "deep tanh": softmax_policy(KEY, 3, 2, (4, 6), "tanh"),
+    "gaussian": gaussian_policy(KEY, 3, 2, (5,), "silu", log_std=-0.3),
+    "table": tabular_softmax_policy(3, 2),
+    "direct table": tabular_direct_policy(3, 3),
+}
+
+
+def problem(name) -> tuple[Policy, jnp.ndarray, jnp.ndarray]:
+    θ, unflatten = flatten(POLICIES[name])
+    noise = 0.05 if name == "direct table" else 0.5
+    policy = unflatten(θ + noise * jax.random.normal(KEY, θ.shape))
+    keys = jax.random.split(jax.random.key(1), ROWS)
+    observations = jax.vmap(
+        lambda k: jax.nn.one_hot(jax.random.randint(k, (), 0, 3), 3) if "table" in name else jax.random.normal(k, (3,))
+    )(keys)
+    return policy, observations, jax.vmap(policy.sample)(keys, observations)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_layers_equal_differentiation_and_the_matrix(name):
+    policy, observations, actions = problem(name)
+    θ, unflatten = flatten(policy)
+    jacobian = jax.jacobian(lambda θ: jax.vmap(unflatten(θ).log_prob)(observations, actions))(θ).T
+    log_probs, layers = score_matrix(policy, observations, actions)
+    np.testing.assert_allclose(log_probs, jax.vmap(policy.log_prob)(observations, actions), rtol=1e-5)
+    for scores in (layers, TracedScores(policy, observations, actions)):
+        assert scores.shape == jacobian.shape
+        np.testing.assert_allclose(scores.columns(), jacobian, atol=2e-5)
+        np.testing.assert_allclose(dense(scores.push, θ.size).T, jacobian, atol=2e-5)
+        np.testing.assert_allclose(dense(scores.pull, ROWS), jacobian, atol=2e-5)
+        np.testing.assert_allclose(scores.gram(), jacobian.T @ jacobian, atol=1e-4)
+        np.testing.assert_allclose(scores.rows(2, 4).columns(), jacobian[:, 2:6], atol=2e-5)
+        np.testing.assert_allclose(scores.take(jnp.array([7, 1])).columns(), jacobian[:, [7, 1]], atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "gaussian"])
+def test_expected_fisher_is_the_mean_over_actions(name):
+    policy, observations, _ = problem(name)
+    θ, unflatten = flatten(policy)
+    actions = jnp.arange(policy.network.layers[-1].weight.shape[0])
+    score = jax.grad(lambda θ, s, a: unflatten(θ).log_prob(s, a))
+    each = jax.vmap(lambda s: jax.vmap(lambda a: score(θ, s, a))(actions))(observations)
+    π = jnp.exp(jax.vmap(lambda s: jax.vmap(lambda a: policy.log_prob(s, a))(actions))(observations))
+    expected = jnp.einsum("na,nad,nae->de", π, each, each)
+    columns = expected_score_matrix(policy, observations).columns()
+    np.testing.assert_allclose(columns @ columns.T, expected, atol=5e-5, rtol=1e-4)
+
+
+def test_expected_fisher_of_a_gaussian_is_the_curvature_of_kl():
+    policy, observations, _ = problem("gaussian")
+    θ, unflatten = flatten(policy)
+    curvature = jax.hessian(lambda θ: jax.vmap(lambda s: policy.kl(unflatten(θ), s))(observations).sum())(θ)
+    columns = expected_score_matrix(policy, observations).columns()
+    np.testing.assert_allclose(columns @ columns.T, curvature, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 11, 20])
+def test_chunks_change_nothing(size):
+    policy, observations, actions = problem("softmax")
+    _, scores = score_matrix(policy, observations, actions)
+    coefficients = jnp.linspace(0.1, 1, ROWS)
+    whole = scores.pull(coefficients)
+    pull = eqx.filter_jit(lambda count, c: fold(lambda s, c: s.pull(c), scores, c, count, size))
+    np.testing.assert_allclose(pull(jnp.array(ROWS), coefficients), whole, atol=1e-5)
+    real = jnp.where(jnp.arange(ROWS) < 5, coefficients, 0)
+    np.testing.assert_allclose(pull(jnp.array(5), real), scores.pull(real), atol=1e-5)
+
+
+def test_fisher_on_unit_vectors_is_its_matrix():
+    policy, observations, actions = problem("softmax")
+    _, scores = score_matrix(policy, observations, actions)
+    c = jnp.linspace(0.1, 1, ROWS)
+    fisher = Fisher(scores, c, jnp.array(ROWS))
+    columns = scores.columns()
+    matrix = (columns * c) @ columns.T
+    np.testing.assert_allclose(fisher.matrix(), matrix, atol=1e-5)
+    np.testing.assert_allclose(dense(fisher.mv, fisher.shape[0]), matrix, atol=1e-5)
+    spectrum = jnp.linalg.eigvalsh(fisher.gram())[-5:]
+    np.testing.assert_allclose(spectrum, jnp.linalg.eigvalsh(matrix)[-5:], rtol=1e-3)
+    advantages = jnp.arange(ROWS, dtype=float)
+    np.testing.assert_allclose(policy_gradient(scores, c, advantages, jnp.array(ROWS)), columns @ (c * advantages), atol=1e-4)
+
+
+def test_packing_keeps_every_transition_newest_first(monkeypatch):
+    mask = jnp.array([[[1, 1, 0], [1, 0, 0]], [[0, 0, 0], [1, 1, 1]]], bool)
+    values = jnp.arange(12.0).reshape(2, 2, 3)
+    plain = Packing.of(mask)
+    np.testing.assert_array_equal(plain.rows(values), values.ravel())
+    monkeypatch.setattr("recollect.packing.CHUNK", 4)
+    packed = Packing.of(mask)
+    np.testing.assert_array_equal(packed.rows(values), [0, 1, 3, 9, 10, 11, 0, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(packed.by_age(packed.rows(values)), jnp.where(mask, values, 0).reshape(2, 6))
+    assert [int(packed.prefix(k)[1]) for k in (1, 2)] == [3, 6]
+
+
+def test_a_sample_of_rows_estimates_the_fisher_matrix_and_misses_no_large_score():
+    policy, observations, actions = problem("softmax")
+    repeated = lambda x: jnp.concatenate([x] * 40)
+    _, scores = score_matrix(policy, repeated(observations), repeated(actions))
+    # One heavy row among hundreds of light ones: evenly spaced rows would most likely leave it out.
+    weights = jnp.where(jnp.arange(40 * ROWS) == 217, 5.0, 0.01)
+    fisher = Fisher(scores, weights, jnp.array(weights.size))
+    exact, sampled = fisher.matrix(), fisher.sample(60).matrix()
+    assert jnp.linalg.norm(sampled - exact) < 0.2 * jnp.linalg.norm(exact)
+    np.testing.assert_allclose(jnp.trace(sampled), jnp.trace(exact), rtol=0.1)

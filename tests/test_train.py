@@ -1,0 +1,171 @@
+"""Training as a whole: repeatable, limited as asked, compiled once, and learning."""
+
+import warnings
+
+import equinox as eqx
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from recollect import (
+    LQC,
+    RNPG,
+    VNPG,
+    VPG,
+    Advantages,
+    Box,
+    CartPole,
+    Draws,
+    Episodes,
+    ShiftPolicy,
+    Simplex,
+    Solver,
+    Steps,
+    Weights,
+    chain,
+    tabular_direct_policy,
+    train,
+)
+from recollect.envs import AbstractEnv, Actions, Step
+
+SHORT = CartPole(max_steps=20)
+
+
+def test_the_same_seed_repeats_and_seeds_do_not_touch_each_other():
+    run = lambda seeds: train(SHORT, RNPG(window=3), seeds=seeds, iterations=12)
+    all_three, again, alone = run(3), run(3), run([2])
+    for name, curve in all_three.curves.items():
+        np.testing.assert_array_equal(curve, again.curves[name])
+    np.testing.assert_allclose(alone.curves["return_mean"][0], all_three.curves["return_mean"][2], rtol=1e-3)
+    assert not np.array_equal(all_three.curves["return_mean"][0], all_three.curves["return_mean"][1])
+    assert all_three.curves["return_mean"].shape == (3, 12)
+    assert all_three.clock.shape == (12,)
+    assert (np.diff(all_three.clock) >= 0).all()
+
+
+def test_the_second_call_compiles_nothing_even_with_other_numbers():
+    compiled = []
+    listen = lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
+    train(SHORT, RNPG(window=2), seeds=2, iterations=3)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        train(SHORT, RNPG(window=2, learning_rate=0.3, damping=0.1, discount=0.5, decay=0.1), seeds=2, iterations=7)
+        assert not compiled
+        train(SHORT, RNPG(window=9), seeds=2, iterations=3)
+        assert compiled
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_limits():
+    steps = train(SHORT, VPG(), seeds=3, environment_steps=300).curves["environment_steps"]
+    for row in steps:
+        real = row[np.isfinite(row)]
+        assert real[-1] >= 300
+        assert real[-2] < 300
+    easy = train(SHORT, VPG(), seeds=2, iterations=50, target_return=5.0).curves["return_mean"]
+    # Twenty episodes are five batches of four, and a mean of five is reached at once.
+    np.testing.assert_array_equal(np.isfinite(easy).sum(1), 5)
+    both = train(SHORT, VPG(), seeds=1, iterations=3, environment_steps=10**6).curves["return_mean"]
+    assert both.shape == (1, 3)
+
+
+@pytest.mark.parametrize("collector", [Episodes(2), Steps(2, 15), Draws(6)], ids=["episodes", "steps", "draws"])
+def test_every_way_of_collecting_trains(collector):
+    algorithm = RNPG(window=2, independent_fisher=True)
+    result = train(SHORT, algorithm, collector=collector, seeds=2, iterations=4)
+    assert (result.curves["refused"] == 0).all()
+    assert np.isfinite(np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.policies)])).all()
+
+
+def test_an_independent_fisher_batch_is_paid_for():
+    steps = [
+        train(SHORT, VNPG(independent_fisher=flag), collector=Steps(2, 10), seeds=1, iterations=2).curves["environment_steps"][0, -1]
+        for flag in (False, True)
+    ]
+    assert steps == [40, 80]
+
+
+class Hostile(AbstractEnv):
+    """Pays a reward that is not a number, always or never."""
+
+    poison: float
+    max_steps: int = eqx.field(static=True, default=5)
+    observation_size: int = eqx.field(static=True, default=1, init=False)
+    actions: Actions = eqx.field(static=True, default=Actions(count=2), init=False)
+
+    def reset(self, key):
+        return jnp.zeros((), jnp.int32)
+
+    def observe(self, state):
+        return jnp.ones(1)
+
+    def step(self, key, state, action):
+        return Step(state + 1, jnp.ones(1), jnp.asarray(self.poison, jnp.float32), jnp.array(False), state + 1 >= self.max_steps)
+
+
+def test_training_on_bad_numbers_stops_with_one_sentence_and_keeps_the_policy():
+    with pytest.warns(UserWarning, match="20 of 20 updates were refused.*not finite.*Training stopped"):
+        result = train(Hostile(float("nan")), RNPG(window=2), seeds=2, iterations=50)
+    assert result.curves["return_mean"].shape == (2, 10)
+    assert np.isfinite(np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.policies)])).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(Hostile(1.0), RNPG(window=2), seeds=2, iterations=3)
+
+
+def test_lqc_finds_its_optimum():
+    algorithm = RNPG(
+        window=5,
+        fisher_window=1,
+        learning_rate=1.0,
+        decay=0.9,
+        discount=0.5,
+        damping=0.01,
+        objective_scale=True,
+        independent_fisher=True,
+        advantages=Advantages(estimator="exact"),
+        weights=Weights(ratio="occupancy"),
+        project=Box(-3.0, 3.0),
+    )
+    result = train(LQC(), algorithm, collector=Draws(10), seeds=20, iterations=1500)
+    shifts = np.asarray(result.policies.shift)
+    assert result.policy(3).shift == shifts[3]
+    # Var θ_n ≈ n^−0.9 Σ∞ with Σ∞ = 0.65 for these settings, so all of twenty lie within 5 standard deviations.
+    assert np.abs(shifts).max() < 5 * (0.65 * 1500**-0.9) ** 0.5
+
+
+def test_a_chain_is_solved_with_probabilities_as_parameters():
+    env = chain(4)
+    algorithm = RNPG(
+        window=5, learning_rate=0.1, discount=0.9, damping=0.1, project=Simplex(0.02), advantages=Advantages(baseline="linear")
+    )
+    start = tabular_direct_policy(4, 2)
+    result = train(env, algorithm, policy=start, collector=Episodes(8), seeds=2, iterations=100)
+    best = np.asarray(env.probabilities(result.policy()))
+    np.testing.assert_allclose(best.sum(1), 1, rtol=1e-5)
+    assert (best[:, 1] > 0.9).all()
+    assert env.expected_return(result.policy()) > 1.3 * env.expected_return(start)
+
+
+def test_starting_policies():
+    start = ShiftPolicy(jnp.array(1.0))
+    assert train(LQC(), VPG(discount=0.5, learning_rate=1e-9), policy=start, iterations=1).policies.shift == 1
+    random = lambda key: ShiftPolicy(jax.random.normal(key))
+    made = train(LQC(), VPG(discount=0.5, learning_rate=1e-9), policy=random, seeds=3, iterations=1)
+    assert len(np.unique(made.policies.shift)) == 3
+
+
+def test_rnpg_beats_vnpg_on_cartpole():
+    area = lambda algorithm: train(CartPole(max_steps=200), algorithm, seeds=10, iterations=60).curves["return_mean"].mean(1)
+    gain = area(RNPG()) - area(VNPG())
+    assert gain.mean() > 2 * gain.std(ddof=1) / len(gain) ** 0.5
+    assert (gain > 0).mean() >= 0.7
+
+
+def test_conjugate_gradients_keep_their_word_in_training():
+    result = train(CartPole(max_steps=100), RNPG(window=5, solver=Solver("cg", tolerance=0.01)), seeds=2, iterations=30)
+    assert (result.curves["solver_residual"] <= 0.0101).all()
+    assert (result.curves["solver_steps"] > 0).all()

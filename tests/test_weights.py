@@ -1,0 +1,99 @@
+"""Importance weights: identities, and that logs keep everything finite."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import ENV, batch_of, random_policy
+
+from recollect.collect import Draws
+from recollect.envs import LQC, garnet
+from recollect.history import History
+from recollect.policies import ShiftPolicy, tabular_softmax_policy
+from recollect.recall import recall, remember_occupancy
+from recollect.types import flatten
+from recollect.weights import Weights, effective_sample_size
+
+KEY = jax.random.key(0)
+
+
+def remembered(policies, batches, rule, oracle=None):
+    batches = [remember_occupancy(batch, policy, rule, oracle) for batch, policy in zip(batches, policies, strict=True)]
+    history = History.empty(batches[0], len(batches))
+    for batch in batches:
+        history, _ = history.push(batch)
+    return history
+
+
+@pytest.mark.parametrize("rule", [Weights(), Weights(truncate=2.0), Weights(self_normalise=True)], ids=["plain", "truncated", "normalised"])
+def test_an_unchanged_policy_has_weights_of_one(rule):
+    policy = random_policy(KEY)
+    history = remembered([policy] * 2, [batch_of(jax.random.fold_in(KEY, i), policy) for i in range(2)], rule)
+    recalled = recall(history, policy, rule)
+    mask = history.batches.mask.ravel()
+    np.testing.assert_allclose(recalled.weights, mask, atol=1e-5)
+    ess, by_age = recalled.effective_sample_size()
+    np.testing.assert_allclose(ess, mask.sum(), rtol=1e-5)
+    np.testing.assert_allclose(by_age, history.batches.mask.sum((1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(recalled.coefficients(2).sum(), 1, rtol=1e-5)
+
+
+def test_weights_are_ratios_of_probabilities_newest_first():
+    old, new = random_policy(KEY), random_policy(jax.random.key(1))
+    first, second = batch_of(jax.random.key(2), old), batch_of(jax.random.key(3), new)
+    recalled = recall(remembered([old, new], [first, second], Weights()), new, Weights())
+    by_age = recalled.packing.by_age(recalled.weights)
+    np.testing.assert_allclose(by_age[0], second.mask.ravel(), atol=1e-5)
+    log_prob = lambda policy: jax.vmap(jax.vmap(policy.log_prob))(first.observations, first.actions)
+    expected = jnp.where(first.mask, jnp.exp(log_prob(new) - log_prob(old)), 0)
+    np.testing.assert_allclose(by_age[1], expected.ravel(), rtol=1e-4)
+    assert expected.std() > 0.1
+
+
+def test_occupancy_ratio_of_a_table():
+    env, rule = garnet(0, states=4, actions=2), Weights(ratio="occupancy")
+    θ, unflatten = flatten(tabular_softmax_policy(4, 2))
+    old, new = unflatten(θ), unflatten(jax.random.normal(KEY, θ.shape))
+    batch = batch_of(KEY, old, env, Draws(200), env.discount)
+    recalled = recall(remembered([old], [batch], rule, env), new, rule, oracle=env)
+    joint = lambda policy: env.occupancy(policy)[:, None] * env.probabilities(policy)
+    expected = (joint(new) / joint(old))[batch.observations[:, 0].argmax(-1), batch.actions[:, 0]]
+    np.testing.assert_allclose(recalled.weights, expected, rtol=1e-4)
+
+
+def test_occupancy_ratio_of_lqc_has_mean_one_and_the_policy_ratio_less_variance():
+    """The policy ratio is the conditional mean of the exact one given s + a, so it varies less."""
+    env, old, new = LQC(), ShiftPolicy(jnp.array(0.3)), ShiftPolicy(jnp.array(0.0))
+    batch = batch_of(KEY, old, env, Draws(50_000), 0.5)
+    weights = {}
+    for ratio in ("occupancy", "policy"):
+        rule = Weights(ratio=ratio)
+        weights[ratio] = recall(remembered([old], [batch], rule, env), new, rule, oracle=env).weights
+        assert abs(weights[ratio].mean() - 1) < 4 * weights[ratio].std() / 50_000**0.5
+    assert weights["occupancy"].var() > weights["policy"].var()
+
+
+def test_truncation_and_self_normalisation():
+    log_ratio, mask = jnp.array([jnp.log(4.0), 0.0, -1.0, jnp.nan]), jnp.array([True, True, True, False])
+    np.testing.assert_allclose(Weights(truncate=3.0)(log_ratio, mask), [3, 1, np.exp(-1), 0], rtol=1e-6)
+    weights = Weights()(log_ratio, mask)
+    np.testing.assert_allclose(Weights().normaliser(weights, mask.astype(float)), 3)
+    np.testing.assert_allclose(Weights(self_normalise=True).normaliser(weights, mask.astype(float)), 5 + np.exp(-1), rtol=1e-6)
+
+
+def test_extreme_ratios_stay_finite_under_truncation_and_padding():
+    log_ratio, mask = jnp.array([500.0, -500.0, 500.0]), jnp.array([True, True, False])
+    weight = lambda log_ratio: Weights(truncate=10.0)(log_ratio, mask).sum()
+    np.testing.assert_allclose(weight(log_ratio), 10, rtol=1e-6)
+    assert np.isfinite(jax.grad(weight)(log_ratio)).all()
+    assert np.isfinite(effective_sample_size(jnp.array([1e30, 1e30, 0.0])))
+    np.testing.assert_allclose(effective_sample_size(jnp.array([[1e30, 1e30], [0.0, 0.0]])), [2, 0])
+
+
+def test_discounted_states():
+    policy = random_policy(KEY)
+    batch = batch_of(KEY, policy)
+    recalled = recall(remembered([policy], [batch], Weights()), policy, Weights(), discount=0.9)
+    expected = jnp.where(batch.mask, 0.9 ** jnp.arange(ENV.max_steps), 0).ravel()
+    np.testing.assert_allclose(recalled.importance, expected, rtol=1e-5)
+    np.testing.assert_allclose(recalled.coefficients(1), expected / expected.sum(), rtol=1e-4, atol=1e-7)
