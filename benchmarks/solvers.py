@@ -3,7 +3,8 @@
     python benchmarks/solvers.py
 
 Fisher matrix and gradient come from a policy half-way through learning cartpole, because the steps that conjugate
-gradients need depend on the spectrum. Times are medians in one run; `auto / best` is what the cost model loses against the method that was fastest.
+gradients need depend on the spectrum. Times are medians in one run;
+`auto / best` is what the cost model loses against the method that was fastest.
 """
 
 import time
@@ -67,7 +68,7 @@ def main() -> None:
             found = {
                 m: clock(Solver(m), fisher, gradient) for m, count in work.items() if count < LIMIT and (m != "sample" or rows <= 2000)
             }
-            show = lambda m: f"{found[m][0] * 1e3:.2f}" if m in found else "–"
+            show = lambda m, found=found: f"{found[m][0] * 1e3:.2f}" if m in found else "–"
             choice = cheapest(parameters, rows)
             best = min(seconds for seconds, _, _ in found.values())
             print(

@@ -104,7 +104,7 @@ def test_weights_that_overflow_are_refused():
     after_update, info = update(RPG(window=2), state, absurd, KEY)
     assert REFUSALS[int(info.refused)] == "the gradient is not finite"
     np.testing.assert_array_equal(parameters(after_update.policy), parameters(state.policy))
-    kept, info = update(RPG(window=2, weights=Weights(truncate=5.0)), state, absurd, KEY)
+    _, info = update(RPG(window=2, weights=Weights(truncate=5.0)), state, absurd, KEY)
     assert info.refused == 0
     assert info.max_weight == 5
 
@@ -172,7 +172,7 @@ def test_fewer_batches_than_the_window_average_over_those_that_exist():
 
 
 def test_a_longer_fisher_window_leaves_the_gradient_alone():
-    state, short = updated(RNPG(window=2, fisher_window=2), POLICY, KEY, updates=1)
+    _, short = updated(RNPG(window=2, fisher_window=2), POLICY, KEY, updates=1)
     _, long = updated(RNPG(window=2, fisher_window=5), POLICY, KEY, updates=1)
     np.testing.assert_allclose(short.gradient_norm, long.gradient_norm, rtol=1e-5)
     assert len(long.ess_by_age) == 5

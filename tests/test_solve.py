@@ -52,8 +52,10 @@ def test_conjugate_gradients_stop_at_their_tolerance_and_limit():
     run = lambda **settings: Solver("cg", preconditioner_rows=0, **settings)(fisher, gradient, damping, jnp.zeros_like(gradient))
     loose, tight, cut = run(tolerance=0.1), run(tolerance=1e-3), run(tolerance=1e-6, max_steps=3)
     assert 0 < loose.steps < tight.steps
-    assert loose.residual <= 0.1 and tight.residual <= 1.05e-3
-    assert cut.steps == 3 and cut.residual > 1e-3
+    assert loose.residual <= 0.1
+    assert tight.residual <= 1.05e-3
+    assert cut.steps == 3
+    assert cut.residual > 1e-3
 
 
 def test_a_preconditioner_and_a_good_guess_save_steps():

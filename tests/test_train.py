@@ -140,10 +140,11 @@ def test_lqc_finds_its_optimum():
 def test_a_chain_is_solved_with_probabilities_as_parameters():
     env = chain(4)
     algorithm = RNPG(
-        window=5, learning_rate=0.1, discount=0.9, damping=0.1, project=Simplex(0.02), advantages=Advantages(baseline="linear")
+        window=5, learning_rate=0.3, discount=0.9, damping=0.1, project=Simplex(0.02), advantages=Advantages(baseline="linear")
     )
     start = tabular_direct_policy(4, 2)
     result = train(env, algorithm, policy=start, collector=Episodes(8), seeds=2, iterations=100)
+    assert (result.curves["refused"] == 0).all()
     best = np.asarray(env.probabilities(result.policy()))
     np.testing.assert_allclose(best.sum(1), 1, rtol=1e-5)
     assert (best[:, 1] > 0.9).all()

@@ -26,11 +26,11 @@ def default_policy(key: PRNGKeyArray, env: AbstractEnv) -> AbstractPolicy:
     """Tables for tables, the paper's one-parameter policy (θ₀ = 2) for LQC, else a network with one hidden layer of 32."""
     if isinstance(env, LQC):
         return ShiftPolicy(jnp.array(2.0))
+    if env.actions.count is None:
+        return gaussian_policy(key, env.observation_size, env.actions.size)
     if isinstance(env, Tabular):
         return tabular_softmax_policy(env.observation_size, env.actions.count)
-    if env.actions.count is not None:
-        return softmax_policy(key, env.observation_size, env.actions.count)
-    return gaussian_policy(key, env.observation_size, env.actions.size)
+    return softmax_policy(key, env.observation_size, env.actions.count)
 
 
 def make_policy(
@@ -39,7 +39,7 @@ def make_policy(
     """The policy to start from: the one given, the one that a given function makes, or the default."""
     if policy is None:
         return default_policy(key, env)
-    return policy if isinstance(policy, eqx.Module) else policy(key)
+    return policy if isinstance(policy, AbstractPolicy) else policy(key)
 
 
 def check_fit(
@@ -72,16 +72,14 @@ def check_fit(
         outputs = policy.network.layers[-1].weight.shape[0]
         if outputs != env.actions.count:
             raise ValueError(f"policy chooses among {outputs} actions, but {name} has {env.actions.count}; build it for that many.")
-    direct = isinstance(policy, Policy) and isinstance(policy.head, Probabilities)
-    if direct != isinstance(algorithm.project, Simplex):
+    direct, project, count = isinstance(policy, Policy) and isinstance(policy.head, Probabilities), algorithm.project, env.actions.count
+    if direct != isinstance(project, Simplex):
         raise ValueError(
-            f"project={type(algorithm.project).__name__} does not go with this policy; a table of probabilities (tabular_direct_policy) "
+            f"project={type(project).__name__} does not go with this policy; a table of probabilities (tabular_direct_policy) "
             "needs project=Simplex(), and no other policy can use it."
         )
-    if direct and float(algorithm.project.floor) * env.actions.count >= 1:
-        raise ValueError(
-            f"floor={float(algorithm.project.floor):g} leaves no room for {env.actions.count} actions; give less than {1 / env.actions.count:g}."
-        )
+    if isinstance(project, Simplex) and count and float(project.floor) * count >= 1:
+        raise ValueError(f"floor={float(project.floor):g} leaves no room for {count} actions; give less than {1 / count:g}.")
     if isinstance(env, AbstractOracle) and abs(float(env.discount) - float(algorithm.discount)) > 1e-6:
         raise ValueError(
             f"discount={float(algorithm.discount):g} of the algorithm differs from discount={float(env.discount):g} of {name}; "

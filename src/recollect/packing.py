@@ -23,7 +23,7 @@ class Packing(eqx.Module):
 
     @classmethod
     def of(cls, mask: Bool[Array, "window episode time"]) -> "Packing":
-        window, episodes, times = mask.shape
+        _, episodes, times = mask.shape
         packed = mask.size > CHUNK
         source = jnp.nonzero(mask.ravel(), size=mask.size, fill_value=mask.size)[0] if packed else None
         return cls(mask.sum((1, 2)), source, episodes * times)

@@ -54,12 +54,16 @@ def recall(
     batches = history.batches
     packing = Packing.of(batches.mask)
     rows = jax.tree.map(packing.rows, batches)
-    log_probs, scores = score_matrix(policy, rows.observations, rows.actions)
+    # A real row stands in for padding: the policy is never asked about an observation that cannot occur.
+    first = jnp.argmax(rows.mask)
+    stand_in = lambda x: jnp.where(rows.mask.reshape(-1, *[1] * (x.ndim - 1)), x, x[first])
+    observations, actions = stand_in(rows.observations), stand_in(rows.actions)
+    log_probs, scores = score_matrix(policy, observations, actions)
     log_ratio = log_probs - rows.log_probs
     if rule.ratio == "occupancy":
-        log_ratio = log_ratio + log_occupancy(rows.observations, policy, oracle) - rows.log_occupancy
+        log_ratio = log_ratio + log_occupancy(observations, policy, oracle) - rows.log_occupancy
     importance = rows.mask if discount is None else rows.mask * discount**rows.times
-    return Recall(packing, rows.observations, scores, rule(log_ratio, rows.mask), importance.astype(log_ratio.dtype), rule)
+    return Recall(packing, observations, scores, rule(log_ratio, rows.mask), importance.astype(log_ratio.dtype), rule)
 
 
 def log_occupancy(observations: Float[Array, "row ..."], policy: AbstractPolicy, oracle: AbstractOracle | None) -> Float[Array, " row"]:

@@ -194,7 +194,7 @@ def score_matrix(
     policy: AbstractPolicy, observations: Float[Array, "row ..."], actions: Shaped[Array, "row ..."]
 ) -> tuple[Float[Array, " row"], AbstractScores]:
     """log π(a|s) and the scores ∇log π(a|s) of every row."""
-    if not _layered(policy):
+    if not isinstance(policy, Policy):
         return jax.vmap(policy.log_prob)(observations, actions), TracedScores(policy, observations, actions)
 
     def log_prob(parts, action):
@@ -212,7 +212,7 @@ def expected_score_matrix(policy: AbstractPolicy, observations: Float[Array, "ro
 
     A state has as many rows as the distribution's Fisher matrix has rank, next to each other.
     """
-    if not _layered(policy):
+    if not isinstance(policy, Policy):
         raise ValueError(f"fisher='expected' needs the closed form of a recollect Policy, not {type(policy).__name__}; use fisher='score'.")
     outputs, _, _ = _through_layers(policy.network, observations.T)
     on_head, on_outputs = jax.vmap(policy.head.fisher_root, in_axes=1, out_axes=-1)(outputs)
@@ -221,10 +221,6 @@ def expected_score_matrix(policy: AbstractPolicy, observations: Float[Array, "ro
     _, inputs, back = _through_layers(policy.network, jnp.repeat(observations.T, rank, axis=1))
     head = _stack(jax.tree.map(beside, on_head), outputs.shape[1] * rank)
     return LayerScores(inputs, back(beside(on_outputs)), head, _biased(policy.network))
-
-
-def _layered(policy: AbstractPolicy) -> bool:
-    return isinstance(policy, Policy) and isinstance(policy.network, MLP)
 
 
 def _through_layers(network: MLP, x: Float[Array, "in row"]):

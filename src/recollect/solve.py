@@ -105,12 +105,12 @@ def cheapest(parameters: int, rows: int) -> Literal["cholesky", "sample", "cg"]:
     the preconditioner, what cartpole took at its hardest.
     """
     dense, factor, layer = 80e6, 25e6, 30e6
-    cost = {
+    cost: dict[Literal["cholesky", "sample", "cg"], float] = {
         "cholesky": 1.5 * rows * parameters**2 / dense + parameters**3 / 3 / factor,
         "sample": rows**3 / 3 / factor + 4 * 4 * rows * parameters / layer,
         "cg": 15 * 4 * rows * parameters / layer + 3,
     }
-    return min(cost, key=cost.__getitem__)
+    return min(cost, key=lambda method: cost[method])
 
 
 def _cholesky(fisher: Fisher, damping: Float[Array, ""] | float) -> Inverse:

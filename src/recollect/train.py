@@ -166,7 +166,8 @@ def _start_seeds(problem, policy, keys: Key[Array, " seed"]) -> Carry:
 
 def _run(problem, keys: Key[Array, " seed"], carry: Carry, first: Int[Array, ""] | int, count: Int[Array, ""] | int):
     """`count` iterations from iteration `first` on: the carry after them, and one column of curves for each."""
-    iterate = lambda carry, index: _iteration(*problem, keys, carry, index)
+    algorithm, env, collector, limits = problem
+    iterate = lambda carry, index: _iteration(algorithm, env, collector, limits, keys, carry, index)
     arrays, rest = eqx.partition(carry, eqx.is_array)
 
     def body(index, loop):
@@ -182,9 +183,9 @@ def _run(problem, keys: Key[Array, " seed"], carry: Carry, first: Int[Array, ""]
 
 
 # Level 1 takes two thirds of the time to compile, and its programs measured as fast.
-_quick = {"xla_backend_optimization_level": 1}
-_start = eqx.filter_jit(_start_seeds, compiler_options=_quick)
-_advance = eqx.filter_jit(_run, compiler_options=_quick)
+_quick: Any = dict(compiler_options={"xla_backend_optimization_level": 1})
+_start = eqx.filter_jit(_start_seeds, **_quick)
+_advance = eqx.filter_jit(_run, **_quick)
 
 
 def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int[Array, ""]) -> tuple[Carry, dict[str, Array]]:

@@ -176,7 +176,7 @@ def step(
     n = state.iteration + 1
     rate = algorithm.learning_rate(state.iteration) if callable(algorithm.learning_rate) else algorithm.learning_rate
     updates, optimizer = _optimizer(algorithm).update(-direction, state.optimizer, θ)
-    policy = algorithm.project(unflatten(θ + rate * n.astype(θ.dtype) ** -algorithm.decay * updates))
+    policy = algorithm.project(unflatten(θ + rate * n.astype(θ.dtype) ** -algorithm.decay * jnp.asarray(updates)))
 
     failures = jnp.array([~usable, ~all_finite(gradient), ~all_finite(direction), ~all_finite(flatten(policy)[0])])
     refused = jnp.where(failures.any(), 1 + jnp.argmax(failures), 0).astype(jnp.int32)

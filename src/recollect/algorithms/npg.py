@@ -66,7 +66,7 @@ class NPG(AbstractAlgorithm):
         history, usable, recalled = push_and_recall(self, state.history, state.policy, batch, oracle)
         fisher_history, fisher_recalled = None, recalled
         if self.independent_fisher:
-            if fisher_batch is None:
+            if fisher_batch is None or state.fisher_history is None:
                 raise ValueError("independent_fisher=True needs a second batch; pass fisher_batch to update.")
             fisher_history, also_usable, fisher_recalled = push_and_recall(self, state.fisher_history, state.policy, fisher_batch, oracle)
             usable = usable & also_usable

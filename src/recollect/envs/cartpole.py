@@ -44,7 +44,7 @@ class CartPole(AbstractEnv):
 
     def step(self, key: PRNGKeyArray, state: CartPoleState, action: Int[Array, ""]) -> Step:
         del key
-        position, velocity, angle, spin = state.values
+        _, velocity, angle, spin = state.values
         force = jnp.where(action == 1, FORCE, -FORCE)
         cosine, sine = jnp.cos(angle), jnp.sin(angle)
         push = (force + POLE_MOMENT * spin**2 * sine) / TOTAL_MASS

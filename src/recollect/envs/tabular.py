@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from recollect.checks import check_count, check_number
@@ -23,11 +24,15 @@ class TabularState(eqx.Module):
 class Tabular(AbstractOracle):
     """A finite MDP: P(s'|s, a), R(s, a), ρ₀(s) and γ. It never terminates; absorbing states loop with no reward."""
 
-    transitions: Float[Array, "state action next"] = eqx.field(converter=jnp.asarray)
-    rewards: Float[Array, "state action"] = eqx.field(converter=jnp.asarray)
-    initial: Float[Array, " state"] = eqx.field(converter=jnp.asarray)
+    transitions: Float[Array, "state action next"]
+    rewards: Float[Array, "state action"]
+    initial: Float[Array, " state"]
     discount: float
-    max_steps: int = eqx.field(static=True, default=100)
+    max_steps: int = eqx.field(static=True)
+
+    def __init__(self, transitions, rewards, initial, discount: float, max_steps: int = 100):
+        self.transitions, self.rewards, self.initial = (jnp.asarray(x, jnp.result_type(float)) for x in (transitions, rewards, initial))
+        self.discount, self.max_steps = discount, max_steps
 
     def __check_init__(self):
         check_number("discount", self.discount, low=0, high=1, open_high=True, remedy="give a discount in [0, 1)")
@@ -42,7 +47,7 @@ class Tabular(AbstractOracle):
             raise ValueError(f"initial has shape {self.initial.shape}; give one probability for each of {states} states.")
         for field in ("transitions", "initial"):
             _check_distribution(field, getattr(self, field))
-        if not isinstance(self.rewards, jax.core.Tracer) and not np.isfinite(self.rewards).all():
+        if not isinstance(self.rewards, Tracer) and not np.isfinite(self.rewards).all():
             raise ValueError("rewards has entries that are not finite; give finite rewards.")
 
     @property
@@ -122,7 +127,7 @@ class Tabular(AbstractOracle):
 
 
 def _check_distribution(field: str, values: Array) -> None:
-    if isinstance(values, jax.core.Tracer):
+    if isinstance(values, Tracer):
         return
     table = np.asarray(values)
     if not np.isfinite(table).all() or (table < 0).any():
