@@ -22,9 +22,9 @@ def learning_curves(path: Path, runs: Mapping[str, Training], title: str) -> Non
         iterations = np.arange(1, returns.shape[1] + 1)
         with np.errstate(invalid="ignore"):
             mean, error = np.nanmean(returns, axis=0), standard_error(returns)
-        left.plot(iterations, mean, color=colour, label=name)
+        left.plot(iterations, mean, color=colour, label=name.upper())
         left.fill_between(iterations, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
-        right.plot(iterations, error, color=colour, label=name)
+        right.plot(iterations, error, color=colour)
     left.set(title=title, xlabel="iteration", ylabel="mean return of the batch")
     right.set(title=f"standard error over {seeds} seeds", xlabel="iteration", ylim=(0, None))
     left.legend(frameon=False)

@@ -107,41 +107,45 @@ def train(
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)
 
-    problem = traced_floats((algorithm, env, collector, limits))
-    shares = _shares(seeds)
-    advance = lambda keys, carry, first, count: jax.block_until_ready(_advance(problem, keys, carry, jnp.array(first), jnp.array(count)))
-    cores = ThreadPoolExecutor(len(shares))
-
-    def run(carries, first, count):
-        results = cores.map(lambda keys, carry: advance(keys, carry, first, count), shares, carries)
-        carries, rows = zip(*results, strict=True)
-        return list(carries), {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-
     use_compilation_cache()
+    problem, shares = traced_floats((algorithm, env, collector, limits)), _shares(seeds)
     began = time.perf_counter()
     carries = [_start(problem, policy, keys) for keys in shares]
-    advance(shares[0], carries[0], 0, 0)  # compiles, and does nothing else
+    jax.block_until_ready(_advance(problem, shares[0], carries[0], jnp.array(0), jnp.array(0)))  # compiles, and does nothing else
     compile_seconds = time.perf_counter() - began
 
-    chunks, clock, done = [], [], 0
-    began = time.perf_counter()
     with progress_bar(sys.stderr.isatty() if progress is None else progress, label) as show:
-        while done < (iterations or np.inf) and any(carry.active.any() for carry in carries):
-            count = CHUNK_ITERATIONS if iterations is None else min(CHUNK_ITERATIONS, iterations - done)
-            carries, rows = run(carries, done, count)
-            chunks.append({name: values[: len(seeds), :count] for name, values in rows.items()})
-            done += count
-            clock.append((time.perf_counter() - began, count))
-            steps = np.nanmax(chunks[-1]["environment_steps"])
-            show(max(done / (iterations or np.inf), steps / (environment_steps or np.inf)), np.nanmean(chunks[-1]["return_mean"]))
-            if (chunks[-1]["refused"] > 0).all():
-                break
-
-    curves = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1) for name in chunks[0]}
+        carries, chunks, clock = _run_to_limits(problem, shares, carries, iterations, environment_steps, show)
+    curves = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1)[: len(seeds)] for name in chunks[0]}
+    steps = curves.pop("steps")
+    curves["environment_steps"] = np.where(np.isnan(steps), np.nan, np.nancumsum(steps, axis=1, dtype=np.float64))
     _warn_of_refusals(curves["refused"], seeds)
     join = lambda *parts: jnp.concatenate(parts)[: len(seeds)] if eqx.is_array(parts[0]) else parts[0]
     policies = jax.tree.map(join, *[carry.state.policy for carry in carries])
-    return Training(policies, seeds, curves, _spread(clock), compile_seconds)
+    return Training(policies, seeds, curves, clock, compile_seconds)
+
+
+def _run_to_limits(
+    problem, shares, carries, iterations, environment_steps, show
+) -> tuple[list[Carry], list[dict[str, np.ndarray]], np.ndarray]:
+    """Chunk after chunk, every share on a core of its own, until all seeds have stopped or nothing is learned any more."""
+    chunks, times, ends, done, began = [], [0.0], [0], 0, time.perf_counter()
+    with ThreadPoolExecutor(len(shares)) as cores:
+        while done < (iterations or np.inf) and any(carry.active.any() for carry in carries):
+            count = CHUNK_ITERATIONS if iterations is None else min(CHUNK_ITERATIONS, iterations - done)
+            first, length = jnp.array(done), jnp.array(count)
+            advance = lambda keys, carry, first=first, length=length: jax.block_until_ready(_advance(problem, keys, carry, first, length))
+            carries, rows = zip(*cores.map(advance, shares, carries), strict=True)
+            chunk = {name: np.concatenate([row[name] for row in rows])[:, :count] for name in rows[0]}
+            chunks.append(chunk)
+            done += count
+            times.append(time.perf_counter() - began)
+            ends.append(done)
+            furthest = max(int(carry.environment_steps.max()) for carry in carries)
+            show(max(done / (iterations or np.inf), furthest / (environment_steps or np.inf)), float(np.nanmean(chunk["return_mean"])))
+            if (chunk["refused"][np.isfinite(chunk["refused"])] > 0).all():
+                break
+    return list(carries), chunks, np.interp(np.arange(1, done + 1), ends, times)
 
 
 def _start_seeds(problem, policy, keys: Key[Array, " seed"]) -> Carry:
@@ -198,7 +202,7 @@ def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int
         if getattr(algorithm, "independent_fisher", False):
             fisher_collecting, fisher = collector(key_fisher, env, carry.state.policy, carry.fisher_collecting, algorithm.discount)
         carry = dataclasses.replace(carry, collecting=collecting, fisher_collecting=fisher_collecting)
-        return carry, collected, fisher
+        return eqx.filter(carry, eqx.is_array), collected, fisher
 
     carry_arrays, rest = eqx.partition(carry, eqx.is_array)
     moved, collected, fisher = jax.vmap(lambda key, arrays: collect(key, eqx.combine(arrays, rest)))(keys, carry_arrays)
@@ -207,17 +211,17 @@ def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int
     def update(arguments):
         key, before, moved, collected, fisher = arguments
         key_update = jax.random.fold_in(jax.random.fold_in(key, index + 1), 1)
-        moved = eqx.combine(eqx.filter(moved, eqx.is_array), rest)
+        moved = eqx.combine(moved, rest)
 
         def go():
             state, info = algorithm.update(moved.state, collected.batch, key_update, oracle, None if fisher is None else fisher.batch)
-            steps = moved.environment_steps + collected.environment_steps
-            steps = steps if fisher is None else steps + fisher.environment_steps
+            steps = collected.environment_steps if fisher is None else collected.environment_steps + fisher.environment_steps
+            total = moved.environment_steps + steps
             latest = jnp.where(jnp.isnan(collected.return_mean), moved.recent[-1], collected.return_mean)
             recent = jnp.append(moved.recent[1:], latest)
-            active = (steps < limits.environment_steps) & (recent.mean() < limits.target_return)
-            after = dataclasses.replace(moved, state=state, environment_steps=steps, recent=recent, active=active)
-            row = dict(return_mean=collected.return_mean, environment_steps=steps, **vars(info))
+            active = (total < limits.environment_steps) & (recent.mean() < limits.target_return)
+            after = dataclasses.replace(moved, state=state, environment_steps=total, recent=recent, active=active)
+            row = dict(return_mean=collected.return_mean, steps=steps, **vars(info))
             return eqx.filter(after, eqx.is_array), jax.tree.map(lambda x: x.astype(jnp.float32), row)
 
         def stay():
@@ -256,11 +260,6 @@ def _limits(iterations, environment_steps, target_return) -> Limits:
     if target_return is not None:
         check_number("target_return", target_return, low=-np.inf, open_low=True, open_high=True, remedy="give a finite return")
     return Limits(float(environment_steps or np.inf), np.inf if target_return is None else float(target_return))
-
-
-def _spread(clock: list[tuple[float, int]]) -> np.ndarray:
-    ends, counts = np.array([0.0, *[end for end, _ in clock]]), np.cumsum([0, *[count for _, count in clock]])
-    return np.interp(np.arange(1, counts[-1] + 1), counts, ends)
 
 
 def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...]) -> None:
