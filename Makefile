@@ -15,7 +15,7 @@ run: install
 	$(BIN)/recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --seeds 20 --iterations 100 --episodes 4 --window 10
 
 test: install
-	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal
 
 lint: install
 	$(BIN)/ruff check .

@@ -88,10 +88,10 @@ def test_tabular_answers_are_exact(env):
         π = env.probabilities(policy)
         np.testing.assert_allclose(π.sum(1), 1, rtol=1e-12)
         # Value by iteration, occupancy by its series.
-        dynamics = jnp.einsum("sa,sat->st", π, env.transitions)
-        value, occupancy, reached, weight = jnp.zeros(env.observation_size), 0, env.initial, 1 - env.discount
+        table, dynamics = np.asarray(π), np.einsum("sa,sat->st", π, env.transitions)
+        value, occupancy, reached, weight = np.zeros(env.observation_size), 0, np.asarray(env.initial), 1 - env.discount
         for _ in range(600):
-            value = (π * env.rewards).sum(1) + env.discount * dynamics @ value
+            value = (table * np.asarray(env.rewards)).sum(1) + env.discount * dynamics @ value
             occupancy, reached, weight = occupancy + weight * reached, reached @ dynamics, weight * env.discount
         np.testing.assert_allclose(env.value(policy), value, rtol=1e-9)
         np.testing.assert_allclose(env.occupancy(policy), occupancy, rtol=1e-9)
@@ -101,7 +101,7 @@ def test_tabular_answers_are_exact(env):
         np.testing.assert_allclose(env.expected_return(policy), mean_reward / (1 - env.discount), rtol=1e-10)
         # Gradient against central differences, Fisher matrix against the curvature of KL.
         step = 1e-5
-        η = lambda θ: env.expected_return(unflatten(θ))
+        η = jax.jit(lambda θ: env.expected_return(unflatten(θ)))
         differences = [(η(θ + step * e) - η(θ - step * e)) / (2 * step) for e in jnp.eye(θ.size)]
         np.testing.assert_allclose(env.gradient(policy), jnp.array(differences), atol=1e-8)
         states = jnp.eye(env.observation_size)

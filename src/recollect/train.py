@@ -142,7 +142,8 @@ def _run_to_limits(
             times.append(time.perf_counter() - began)
             ends.append(done)
             furthest = max(int(carry.environment_steps.max()) for carry in carries)
-            show(max(done / (iterations or np.inf), furthest / (environment_steps or np.inf)), float(np.nanmean(chunk["return_mean"])))
+            returns = chunk["return_mean"][np.isfinite(chunk["return_mean"])]
+            show(max(done / (iterations or np.inf), furthest / (environment_steps or np.inf)), returns.mean() if returns.size else np.nan)
             if (chunk["refused"][np.isfinite(chunk["refused"])] > 0).all():
                 break
     return list(carries), chunks, np.interp(np.arange(1, done + 1), ends, times)
