@@ -1,5 +1,7 @@
 """The score operator: layers = differentiation = the matrix written out, in one piece or in chunks."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,7 @@ POLICIES = {
 }
 
 
+@functools.cache
 def problem(name) -> tuple[Policy, jnp.ndarray, jnp.ndarray]:
     θ, unflatten = flatten(POLICIES[name])
     noise = 0.05 if name == "direct table" else 0.5

@@ -1,5 +1,7 @@
 """(F + εI) x = g: the methods agree, and what they report is true."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from recollect.scores import score_matrix
 from recollect.solve import Solver, cheapest
 
 
+@functools.cache
 def problem(rows=60, widths=(6,), damping=1e-2):
     keys = jax.random.split(jax.random.key(0), 4)
     policy = softmax_policy(keys[0], 4, 3, widths)
