@@ -1,6 +1,8 @@
 """Training as a whole: repeatable, limited as asked, compiled once, and learning."""
 
+import os
 import warnings
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -29,6 +31,7 @@ from recollect import (
     train,
 )
 from recollect.envs import AbstractEnv, Actions, Step
+from recollect.runtime import use_compilation_cache
 
 SHORT = CartPole(max_steps=20)
 
@@ -57,6 +60,13 @@ def test_the_second_call_compiles_nothing_even_with_other_numbers():
         assert compiled
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_the_compilation_cache_is_private():
+    use_compilation_cache()
+    folder = Path(os.environ["XDG_CACHE_HOME"]) / "recollect" / "xla"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert jax.config.values["jax_compilation_cache_dir"] == str(folder)
 
 
 def test_limits():

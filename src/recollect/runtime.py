@@ -36,11 +36,11 @@ def progress_bar(visible: bool, label: str) -> Iterator[Callable[[float, float],
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("return {task.fields[value]:.1f}"),
+        TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), disable=not visible) as progress:
-        task = progress.add_task(label, total=1.0, value=float("nan"))
-        yield lambda fraction, value: progress.update(task, completed=fraction, value=value)
+        task = progress.add_task(label, total=1.0, note="compiling")
+        yield lambda fraction, value: progress.update(task, completed=fraction, note=f"return {value:.1f}")

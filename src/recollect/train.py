@@ -109,12 +109,11 @@ def train(
 
     use_compilation_cache()
     problem, shares = traced_floats((algorithm, env, collector, limits)), _shares(seeds)
-    began = time.perf_counter()
-    carries = [_start(problem, policy, keys) for keys in shares]
-    jax.block_until_ready(_advance(problem, shares[0], carries[0], jnp.array(0), jnp.array(0)))  # compiles, and does nothing else
-    compile_seconds = time.perf_counter() - began
-
     with progress_bar(sys.stderr.isatty() if progress is None else progress, label) as show:
+        began = time.perf_counter()
+        carries = [_start(problem, policy, keys) for keys in shares]
+        jax.block_until_ready(_advance(problem, shares[0], carries[0], jnp.array(0), jnp.array(0)))  # compiles, and does nothing else
+        compile_seconds = time.perf_counter() - began
         carries, chunks, clock = _run_to_limits(problem, shares, carries, iterations, environment_steps, show)
     curves = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1)[: len(seeds)] for name in chunks[0]}
     steps = curves.pop("steps")

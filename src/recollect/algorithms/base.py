@@ -19,6 +19,7 @@ from recollect.history import History
 from recollect.policies import AbstractPolicy
 from recollect.project import AbstractProjection, Unconstrained, parse_projection
 from recollect.recall import Recall, recall, remember_occupancy
+from recollect.solve import Solution
 from recollect.types import Batch, all_finite, flatten
 from recollect.weights import Weights
 
@@ -184,11 +185,29 @@ def step(
     return jax.tree.map(keep, policy, state.policy), jax.tree.map(keep, optimizer, state.optimizer), refused
 
 
-def mean_kl(old: AbstractPolicy, new: AbstractPolicy, batches: Batch) -> Float[Array, ""]:
-    """Mean of KL(old ‖ new) over the states of the newest batch."""
-    mask = batches.mask[0]
-    kls = jax.vmap(jax.vmap(lambda observation: old.kl(new, observation)))(batches.observations[0])
-    return jnp.sum(kls, where=mask) / jnp.maximum(mask.sum(), 1)
+def describe(
+    recalled: Recall,
+    newest: Batch,
+    old: AbstractPolicy,
+    new: AbstractPolicy,
+    gradient: Float[Array, " d"],
+    solution: Solution,
+    refused: Int[Array, ""],
+) -> Info:
+    """What there is to say of an update; `newest` is the batch it was made with."""
+    ess, ess_by_age = recalled.effective_sample_size()
+    kls = jax.vmap(jax.vmap(lambda observation: old.kl(new, observation)))(newest.observations)
+    return Info(
+        refused=refused,
+        ess=ess,
+        ess_by_age=ess_by_age,
+        max_weight=recalled.weights.max(),
+        gradient_norm=jnp.linalg.norm(gradient),
+        direction_norm=jnp.linalg.norm(solution.direction),
+        kl=jnp.sum(kls, where=newest.mask) / jnp.maximum(newest.mask.sum(), 1),
+        solver_residual=solution.residual,
+        solver_steps=solution.steps,
+    )
 
 
 def _optimizer(algorithm: AbstractAlgorithm) -> optax.GradientTransformation:

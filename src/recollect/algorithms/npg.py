@@ -3,15 +3,15 @@
 from typing import Literal, get_args
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 
 from recollect.algorithms.base import (
     AbstractAlgorithm,
-    Info,
     State,
     check_settings,
+    describe,
     initial_state,
-    mean_kl,
     push_and_recall,
     reweighed_gradient,
     step,
@@ -76,18 +76,8 @@ class NPG(AbstractAlgorithm):
         solution = self.solver(fisher, gradient, self.damping, state.direction)
         policy, optimizer, refused = step(self, state, gradient, solution.direction, usable)
 
-        ess, ess_by_age = recalled.effective_sample_size()
-        info = Info(
-            refused=refused,
-            ess=ess,
-            ess_by_age=ess_by_age,
-            max_weight=recalled.weights.max(),
-            gradient_norm=jnp.linalg.norm(gradient),
-            direction_norm=jnp.linalg.norm(solution.direction),
-            kl=mean_kl(state.policy, policy, history.batches),
-            solver_residual=solution.residual,
-            solver_steps=solution.steps,
-        )
+        newest = jax.tree.map(lambda x: x[0], history.batches)
+        info = describe(recalled, newest, state.policy, policy, gradient, solution, refused)
         direction = jnp.where(refused > 0, state.direction, solution.direction)
         return State(policy, optimizer, history, fisher_history, direction, state.iteration + 1), info
 

@@ -1,18 +1,19 @@
 """Policy gradient, vanilla (VPG) and with reuse of past trajectories (RPG)."""
 
+import jax
 import jax.numpy as jnp
 
 from recollect.algorithms.base import (
     AbstractAlgorithm,
-    Info,
     State,
     check_settings,
+    describe,
     initial_state,
-    mean_kl,
     push_and_recall,
     reweighed_gradient,
     step,
 )
+from recollect.solve import Solution
 
 
 class PG(AbstractAlgorithm):
@@ -29,19 +30,9 @@ class PG(AbstractAlgorithm):
         history, usable, recalled = push_and_recall(self, state.history, state.policy, batch, oracle)
         gradient = reweighed_gradient(self, history, recalled, state.policy, oracle)
         policy, optimizer, refused = step(self, state, gradient, gradient, usable)
-
-        ess, ess_by_age = recalled.effective_sample_size()
-        info = Info(
-            refused=refused,
-            ess=ess,
-            ess_by_age=ess_by_age,
-            max_weight=recalled.weights.max(),
-            gradient_norm=jnp.linalg.norm(gradient),
-            direction_norm=jnp.linalg.norm(gradient),
-            kl=mean_kl(state.policy, policy, history.batches),
-            solver_residual=jnp.zeros(()),
-            solver_steps=jnp.zeros((), jnp.int32),
-        )
+        newest = jax.tree.map(lambda x: x[0], history.batches)
+        solution = Solution(gradient, residual=jnp.zeros(()), steps=jnp.zeros((), jnp.int32))
+        info = describe(recalled, newest, state.policy, policy, gradient, solution, refused)
         return State(policy, optimizer, history, None, state.direction, state.iteration + 1), info
 
 
