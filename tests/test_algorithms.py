@@ -73,9 +73,8 @@ def test_damping_that_drowns_the_fisher_matrix_gives_the_plain_gradient():
 
 
 def test_the_solvers_take_the_same_step():
-    steps = [after(RNPG(window=3, damping=0.01, solver=Solver(method, tolerance=1e-6))) for method in ("cholesky", "sample", "cg")]
+    steps = [after(RNPG(window=3, damping=0.01, solver=Solver(method, tolerance=1e-6))) for method in ("cholesky", "cg")]
     np.testing.assert_allclose(steps[1], steps[0], atol=1e-3)
-    np.testing.assert_allclose(steps[2], steps[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("algorithm", [RPG(window=2), RNPG(window=2), RNPG(window=2, fisher="expected")], ids=["pg", "npg", "expected"])
@@ -89,9 +88,17 @@ def test_padding_filled_with_nan_changes_nothing(algorithm):
     np.testing.assert_array_equal(after(algorithm, spoil=spoil), after(algorithm))
 
 
-@pytest.mark.parametrize("algorithm", [RPG(window=2), RNPG(window=2), RNPG(window=2, optimizer="adam")], ids=["pg", "npg", "adam"])
-@pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
-@pytest.mark.parametrize("field", ["rewards", "log_probs", "observations"])
+@pytest.mark.parametrize(
+    ("algorithm", "field", "value"),
+    [
+        (RPG(window=2), "rewards", jnp.nan),
+        (RNPG(window=2), "rewards", jnp.inf),
+        (RNPG(window=2), "log_probs", jnp.nan),
+        (RNPG(window=2), "observations", jnp.inf),
+        (RNPG(window=2, optimizer="adam"), "rewards", jnp.nan),
+    ],
+    ids=["pg", "npg", "npg log_probs", "npg observations", "adam"],
+)
 def test_a_batch_that_is_not_finite_is_refused_bit_for_bit(algorithm, field, value):
     state, _ = updated(algorithm, POLICY, KEY, updates=2)
     batch = batch_of(jax.random.key(5), state.policy)

@@ -77,7 +77,7 @@ def test_expected_fisher_of_a_gaussian_is_the_curvature_of_kl():
     np.testing.assert_allclose(columns @ columns.T, curvature, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 11, 20])
+@pytest.mark.parametrize("size", [3, 4, 11])
 def test_chunks_change_nothing(size):
     policy, observations, actions = problem("softmax")
     _, scores = score_matrix(policy, observations, actions)
