@@ -187,14 +187,15 @@ def step(
 
 def describe(
     recalled: Recall,
-    newest: Batch,
+    history: History,
     old: AbstractPolicy,
     new: AbstractPolicy,
     gradient: Float[Array, " d"],
     solution: Solution,
     refused: Int[Array, ""],
 ) -> Info:
-    """What there is to say of an update; `newest` is the batch it was made with."""
+    """What there is to say of an update; the newest batch of the history is the one it was made with."""
+    newest = jax.tree.map(lambda x: x[0], history.batches)
     ess, ess_by_age = recalled.effective_sample_size()
     kls = jax.vmap(jax.vmap(lambda observation: old.kl(new, observation)))(newest.observations)
     return Info(

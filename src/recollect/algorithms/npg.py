@@ -3,7 +3,6 @@
 from typing import Literal, get_args
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 
 from recollect.algorithms.base import (
@@ -76,8 +75,7 @@ class NPG(AbstractAlgorithm):
         solution = self.solver(fisher, gradient, self.damping, state.direction)
         policy, optimizer, refused = step(self, state, gradient, solution.direction, usable)
 
-        newest = jax.tree.map(lambda x: x[0], history.batches)
-        info = describe(recalled, newest, state.policy, policy, gradient, solution, refused)
+        info = describe(recalled, history, state.policy, policy, gradient, solution, refused)
         direction = jnp.where(refused > 0, state.direction, solution.direction)
         return State(policy, optimizer, history, fisher_history, direction, state.iteration + 1), info
 

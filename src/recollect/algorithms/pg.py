@@ -1,6 +1,5 @@
 """Policy gradient, vanilla (VPG) and with reuse of past trajectories (RPG)."""
 
-import jax
 import jax.numpy as jnp
 
 from recollect.algorithms.base import (
@@ -30,9 +29,8 @@ class PG(AbstractAlgorithm):
         history, usable, recalled = push_and_recall(self, state.history, state.policy, batch, oracle)
         gradient = reweighed_gradient(self, history, recalled, state.policy, oracle)
         policy, optimizer, refused = step(self, state, gradient, gradient, usable)
-        newest = jax.tree.map(lambda x: x[0], history.batches)
         solution = Solution(gradient, residual=jnp.zeros(()), steps=jnp.zeros((), jnp.int32))
-        info = describe(recalled, newest, state.policy, policy, gradient, solution, refused)
+        info = describe(recalled, history, state.policy, policy, gradient, solution, refused)
         return State(policy, optimizer, history, None, state.direction, state.iteration + 1), info
 
 
