@@ -38,7 +38,7 @@ def update(algorithm: AbstractAlgorithm, state, batch: Batch, key, oracle=None, 
 
 def updated(algorithm: AbstractAlgorithm, policy: AbstractPolicy, key, updates: int = 3, spoil=lambda b: b):
     """State and last Info after some updates on `ENV`, each with a fresh batch (passed through `spoil`)."""
-    state, info = algorithm.init(policy, batch_of(key, policy)), None
+    state, info = algorithm.init(policy, batch_of(key, policy), key), None
     for i in range(updates):
         key_batch, key_fisher, key_update = jax.random.split(jax.random.fold_in(key, i), 3)
         fisher = batch_of(key_fisher, state.policy) if getattr(algorithm, "independent_fisher", False) else None

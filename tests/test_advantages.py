@@ -1,17 +1,29 @@
-"""Returns-to-go against a double loop, baselines against their definitions."""
+"""Returns, GAE and V-trace against hand calculation and double loops; baselines against their definitions."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from helpers import batch_of, random_policy
 
-from recollect.advantages import Advantages, linear_values, returns_to_go
+from recollect.advantages import Advantages, linear_values, returns_to_go, vtrace
 from recollect.collect import Draws, Steps
+from recollect.critic import Critic
 from recollect.envs import CartPole, garnet
 from recollect.history import History
 from recollect.policies import tabular_softmax_policy
+from recollect.types import Batch
 
 KEY = jax.random.key(0)
+
+
+def batch_from(rewards, terminated, truncated, mask):
+    rewards = jnp.asarray(rewards, jnp.float32)
+    nothing = jnp.zeros((*rewards.shape, 1))
+    flags = [jnp.asarray(x, bool) for x in (terminated, truncated, mask)]
+    return Batch(nothing, nothing, 0 * rewards, rewards, nothing, flags[0], flags[1], jnp.zeros(rewards.shape, int), flags[2])
 
 
 def test_returns_to_go_equal_a_double_loop():
@@ -33,23 +45,109 @@ def test_returns_to_go_equal_a_double_loop():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def history_of(env, collector, count=2, spoil=lambda b: b):
+# Two steps of reward 1 and 2, V = 10 and 20 at their observations, 20 and 40 at their successors; γ = ½, λ = ½ (1 for returns).
+ENDINGS = {
+    # ending of the first step, of the second:   δ = (1 + ½·20 − 10, 2 + ½·40 − 20) unless terminated
+    ("goes on", "cut by the batch"): {"gae": [1 + 0.25 * 2, 2], "return": [1 + 0.5 * 2, 2]},
+    ("goes on", "truncated"): {"gae": [1 + 0.25 * 2, 2], "return": [1 + 0.5 * 2, 2]},
+    ("goes on", "terminated"): {"gae": [1 + 0.25 * -18, -18], "return": [1 + 0.5 * -18, -18]},
+    ("truncated", "terminated"): {"gae": [1, -18], "return": [1, -18]},
+    ("terminated", "truncated"): {"gae": [-9, 2], "return": [-9, 2]},
+    ("terminated", "terminated"): {"gae": [-9, -18], "return": [-9, -18]},
+    ("truncated", "truncated"): {"gae": [1, 2], "return": [1, 2]},
+    ("truncated", "padding"): {"gae": [1, 0], "return": [1, 0]},
+}
+
+
+@pytest.mark.parametrize(("first", "second"), ENDINGS)
+def test_termination_and_truncation_by_hand(first, second):
+    says = lambda word: [[first == word, second == word]]
+    batch = batch_from([[1.0, 2.0]], says("terminated"), says("truncated"), [[True, second != "padding"]])
+    values, following, one = jnp.array([[10.0, 20.0]]), jnp.array([[20.0, 40.0]]), jnp.ones((1, 2))
+    for name, decay in dict(gae=0.25, **{"return": 0.5}).items():
+        found, correction = vtrace(batch, values, following, 0.5, decay, one, one)
+        np.testing.assert_allclose(found[0], ENDINGS[first, second][name], atol=1e-6)
+        np.testing.assert_allclose(correction, found, atol=1e-6)
+
+
+def test_vtrace_equals_a_direct_double_loop():
+    draw = np.random.default_rng(1)
+    shape, γ, λ, ρ_most, c_most = (4, 12), 0.9, 0.8, 1.3, 0.7
+    rewards, values, following = draw.normal(size=(3, *shape))
+    terminated, truncated = draw.random((2, *shape)) < 0.12
+    mask = np.arange(12) < np.array([[12], [7], [12], [0]])
+    ratio = np.exp(draw.normal(size=shape))
+    v, advantages = np.zeros(shape), np.zeros(shape)
+    for row, start in np.argwhere(mask):
+        δ = lambda t, row=row: rewards[row, t] + γ * (not terminated[row, t]) * following[row, t] - values[row, t]
+        # v_s = V(s) + Σ_{t≥s} γ^{t−s} (Π_{i<t} λ c_i) ρ_t δ_t, summed term by term until the episode or the batch ends.
+        product, total = 1.0, 0.0
+        for t in range(start, 12):
+            if not mask[row, t]:
+                break
+            total += γ ** (t - start) * product * min(ρ_most, ratio[row, t]) * δ(t)
+            product *= λ * min(c_most, ratio[row, t])
+            if terminated[row, t] or truncated[row, t]:
+                break
+        v[row, start] = values[row, start] + total
+    for row, t in np.argwhere(mask):
+        last = terminated[row, t] or truncated[row, t] or t == 11 or not mask[row, t + 1]
+        after = 0 if last else v[row, t + 1] - values[row, t + 1]
+        bootstrap = 0 if terminated[row, t] else following[row, t] + λ * after
+        advantages[row, t] = rewards[row, t] + γ * bootstrap - values[row, t]
+    batch = batch_from(np.where(mask, rewards, np.nan), terminated, truncated, mask)
+    rho, c = jnp.minimum(ratio, ρ_most), jnp.minimum(ratio, c_most)
+    found, corrections = vtrace(batch, jnp.asarray(values), jnp.asarray(following), γ, γ * λ, rho, c)
+    np.testing.assert_allclose(found, advantages, atol=1e-5)
+    np.testing.assert_allclose(np.where(mask, values + corrections, 0), v, atol=1e-5)
+
+
+def history_of(env, collector, count=2):
     policy = random_policy(KEY, env)
-    batches = [spoil(batch_of(jax.random.fold_in(KEY, i), policy, env, collector)) for i in range(count)]
+    batches = [batch_of(jax.random.fold_in(KEY, i), policy, env, collector) for i in range(count)]
     history = History.empty(batches[0], count + 1)
     for batch in batches:
         history, _ = history.push(batch)
     return history.batches, policy
 
 
+def estimate(advantages, batches, policy, discount=0.99, log_ratio=0.0, **more):
+    return advantages(batches, policy, discount, jnp.zeros_like(batches.rewards) + log_ratio, **more)
+
+
+def test_vtrace_is_gae_when_the_policies_agree_and_only_then():
+    batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
+    critic = Critic(widths=(8,)).init(KEY, 4)
+    critic = dataclasses.replace(critic, value_units=jax.tree.map(lambda x: x + 3.0, critic.value_units))
+    gae, corrected = (Advantages(name, "critic", gae_lambda=0.9) for name in ("gae", "vtrace"))
+    same = [estimate(a, batches, policy, critic=critic) for a in (gae, corrected)]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *same)
+    ratio = 0.5 * jax.random.normal(KEY, batches.rewards.shape)
+    moved = [estimate(a, batches, policy, log_ratio=ratio, critic=critic).advantages for a in (gae, corrected)]
+    np.testing.assert_array_equal(moved[0], same[0].advantages)
+    assert np.abs(moved[1] - moved[0]).max() > 0.1
+    # Returns are GAE with λ = 1, and the targets are what advantages and values add up to.
+    returns, one = (estimate(Advantages(name, "critic", gae_lambda=1.0), batches, policy, critic=critic) for name in ("return", "gae"))
+    np.testing.assert_allclose(returns.advantages, one.advantages, atol=1e-5)
+    np.testing.assert_allclose(one.targets, one.advantages + one.values, atol=1e-4)
+
+
+def test_an_overflowing_ratio_stays_finite():
+    batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
+    huge = Advantages("vtrace", "critic", truncate_rho=float("inf"), truncate_c=1.0)
+    for log_ratio in (1e4, -1e4):
+        found = estimate(huge, batches, policy, log_ratio=log_ratio, critic=Critic(widths=(8,)).init(KEY, 4))
+        assert np.isfinite(found.advantages).all()
+
+
 def test_baselines():
     batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
     mask = np.asarray(batches.mask)
-    plain, centred, fitted = (np.asarray(Advantages(baseline=b)(batches, policy, 0.99, None)) for b in ("none", "mean", "linear"))
+    found = [np.asarray(estimate(Advantages(baseline=b), batches, policy).advantages) for b in ("none", "mean", "linear")]
+    plain, centred, fitted = found
     np.testing.assert_allclose(centred[mask], plain[mask] - plain[mask].mean(), atol=1e-4)
-    assert np.abs(fitted[mask].mean()) < 0.05 * plain[mask].mean()
     assert fitted[mask].var() < centred[mask].var()
-    scaled = np.asarray(Advantages(standardise=True)(batches, policy, 0.99, None))
+    scaled = np.asarray(estimate(Advantages(standardise=True), batches, policy).advantages)
     np.testing.assert_allclose([scaled[mask].mean(), scaled[mask].std()], [0, 1], atol=1e-3)
     for estimates in (plain, centred, fitted, scaled):
         assert (estimates[~mask] == 0).all()
@@ -57,20 +155,20 @@ def test_baselines():
 
 def test_the_linear_baseline_finds_a_quadratic_value():
     observations = jax.random.normal(KEY, (2, 3, 50, 3))
-    value = 2 + observations[..., 0] - 3 * observations[..., 1] * observations[..., 2]
-    mask = jnp.arange(50) < 45
-    mask = jnp.broadcast_to(mask, (2, 3, 50))
-    found = linear_values(observations, jnp.where(mask, value, 1e6), mask)
-    np.testing.assert_allclose(found[mask], value[mask], atol=0.02)
+    quadratic = lambda observations: 2 + observations[..., 0] - 3 * observations[..., 1] * observations[..., 2]
+    mask = jnp.broadcast_to(jnp.arange(50) < 45, (2, 3, 50))
+    fitted = linear_values(observations, jnp.where(mask, quadratic(observations), 1e6), mask)
+    others = jax.random.normal(jax.random.key(1), (2, 3, 50, 3))
+    np.testing.assert_allclose(fitted(others), quadratic(others), atol=0.03)
     wide = jax.random.normal(KEY, (1, 1, 200, 20))
-    np.testing.assert_allclose(linear_values(wide, wide[..., 0] ** 2, jnp.ones((1, 1, 200), bool)), wide[..., 0] ** 2, atol=0.02)
+    np.testing.assert_allclose(linear_values(wide, wide[..., 0] ** 2, jnp.ones((1, 1, 200), bool))(wide), wide[..., 0] ** 2, atol=0.02)
 
 
 def test_exact_advantages_are_those_of_the_current_policy():
     env = garnet(0, states=4, actions=2)
     batches, _ = history_of(env, Draws(6))
     policy = tabular_softmax_policy(4, 2)
-    found = Advantages(estimator="exact")(batches, policy, env.discount, env)
+    found = estimate(Advantages(estimator="exact"), batches, policy, env.discount, oracle=env).advantages
     table = env.advantages(policy)
     expected = table[batches.observations.argmax(-1), batches.actions]
     np.testing.assert_allclose(found[batches.mask], expected[batches.mask], atol=1e-5)

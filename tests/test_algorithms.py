@@ -12,28 +12,22 @@ import pytest
 from helpers import ENV, batch_of, parameters, random_policy, update, updated
 
 from recollect.advantages import Advantages
-from recollect.algorithms import NPG, PG, REFUSALS, RNPG, RPG, VNPG, VPG
-from recollect.algorithms.base import reweighed_gradient
-from recollect.collect import Draws, Episodes
-from recollect.envs import LQC, garnet
+from recollect.algorithms import PG, PPO, REFUSALS, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
+from recollect.algorithms.base import judge, reweighed_gradient
+from recollect.collect import Draws, Episodes, Steps
+from recollect.critic import Critic
+from recollect.envs import LQC, CartPole, garnet
 from recollect.history import History
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
 from recollect.project import Ball, Box
 from recollect.recall import recall, remember_occupancy
 from recollect.solve import Solver
+from recollect.surrogate import clipped_surrogate, silenced
 from recollect.types import flatten
 from recollect.weights import Weights
 
 KEY = jax.random.key(0)
 POLICY = random_policy(KEY)
-
-
-BASE = RNPG(window=3, learning_rate=0.05)
-
-
-@functools.cache
-def after_base():
-    return after(BASE)
 
 
 def after(algorithm, **more):
@@ -43,6 +37,8 @@ def after(algorithm, **more):
 def test_a_window_of_one_is_the_vanilla_algorithm():
     np.testing.assert_array_equal(after(RPG(window=1)), after(VPG()))
     np.testing.assert_array_equal(after(RNPG(window=1)), after(VNPG()))
+    np.testing.assert_array_equal(after(RTRPO(window=1, advantages=Advantages())), after(TRPO(advantages=Advantages())))
+    np.testing.assert_array_equal(after(RPPO(window=1, advantages=Advantages())), after(PPO(advantages=Advantages())))
     assert np.abs(after(RNPG(window=3)) - after(VNPG())).max() > 1e-4
 
 
@@ -77,7 +73,17 @@ def test_the_solvers_take_the_same_step():
     np.testing.assert_allclose(steps[1], steps[0], atol=1e-3)
 
 
-@pytest.mark.parametrize("algorithm", [RPG(window=2), RNPG(window=2), RNPG(window=2, fisher="expected")], ids=["pg", "npg", "expected"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        RPG(window=2, advantages=Advantages("vtrace", "critic"), critic=Critic(widths=(6,), epochs=2)),
+        RNPG(window=2),
+        RNPG(window=2, fisher="expected"),
+        RTRPO(window=2, advantages=Advantages("gae", "linear")),
+        RPPO(window=2, advantages=Advantages("gae", "linear"), minibatch=16),
+    ],
+    ids=["pg critic", "npg", "expected", "trpo", "ppo"],
+)
 def test_padding_filled_with_nan_changes_nothing(algorithm):
     def spoil(batch):
         fill = lambda x: jnp.where(batch.mask.reshape(batch.mask.shape + (1,) * (x.ndim - 2)), x, jnp.array(jnp.nan).astype(x.dtype))
@@ -96,8 +102,10 @@ def test_padding_filled_with_nan_changes_nothing(algorithm):
         (RNPG(window=2), "log_probs", jnp.nan),
         (RNPG(window=2), "observations", jnp.inf),
         (RNPG(window=2, optimizer="adam"), "rewards", jnp.nan),
+        (RTRPO(window=2, advantages=Advantages()), "rewards", jnp.nan),
+        (RPPO(window=2, advantages=Advantages()), "rewards", jnp.nan),
     ],
-    ids=["pg", "npg", "npg log_probs", "npg observations", "adam"],
+    ids=["pg", "npg", "npg log_probs", "npg observations", "adam", "trpo", "ppo"],
 )
 def test_a_batch_that_is_not_finite_is_refused_bit_for_bit(algorithm, field, value):
     state, _ = updated(algorithm, POLICY, KEY, updates=2)
@@ -131,37 +139,185 @@ def test_a_step_to_infinity_is_refused():
     assert int(info.refused) > 0
 
 
-CHANGES = {
+SMALL = Critic(widths=(6,), epochs=2, minibatch=32)
+SHARED = {
     "window": 2,
-    "fisher_window": 1,
-    "damping": 0.1,
-    "learning_rate": 0.02,
-    "decay": 0.5,
-    "optimizer": "adam",
     "discount": 0.8,
     "discount_states": True,
-    "objective_scale": True,
-    "advantages": [Advantages(baseline="none"), Advantages(baseline="linear"), Advantages(standardise=True)],
     "weights": [Weights(truncate=0.9), Weights(self_normalise=True)],
-    "project": [Box(-0.3, 0.3), Ball(0.5)],
+    "project": Box(-0.3, 0.3),
+}
+ASCENT = {"learning_rate": 0.02, "decay": 0.5, "optimizer": "sgd", "objective_scale": True}
+NATURAL = {
+    "fisher_window": 1,
+    "damping": 0.1,
     "fisher": "expected",
     "independent_fisher": True,
     "solver": [Solver("cg", tolerance=0.5, preconditioner_rows=0), Solver("cg", max_steps=1, preconditioner_rows=0)],
 }
+V_TRACE = Advantages("vtrace", "critic")
+CRITIC_CHANGES = {
+    "advantages": [
+        Advantages("gae", "critic"),
+        Advantages("return", "critic"),
+        Advantages("vtrace", "linear"),
+        Advantages("vtrace", "critic", standardise=True),
+        Advantages("vtrace", "critic", gae_lambda=0.5),
+        Advantages("vtrace", "critic", truncate_rho=0.5),
+        Advantages("vtrace", "critic", truncate_c=0.5),
+    ],
+    "critic": [
+        dataclasses.replace(SMALL, **{field: value})
+        for field, value in dict(widths=(4,), activation="relu", fit="batch", epochs=1, minibatch=16, learning_rate=0.1).items()
+    ],
+}
+BASES = {
+    "npg": RNPG(window=3, learning_rate=0.05),
+    "pg": RPG(window=3, optimizer="adam", advantages=V_TRACE, critic=SMALL),
+    # So wide a trust region that the line search has work to do.
+    "trpo": RTRPO(window=3, advantages=Advantages(baseline="linear"), target_kl=1.0, damping=1e-4, shrink=0.9, backtracks=60),
+    "ppo": RPPO(window=3, advantages=Advantages(baseline="linear"), learning_rate=0.05, epochs=3, minibatch=32, clip=0.05),
+}
+CHANGES = {
+    "npg": {
+        **SHARED,
+        **ASCENT,
+        **NATURAL,
+        "optimizer": "adam",
+        "advantages": [Advantages(baseline="none"), Advantages(baseline="linear"), Advantages(standardise=True)],
+        "project": [Box(-0.3, 0.3), Ball(0.5)],
+        "critic": [],
+    },
+    "pg": {**{field: [] for field in (*SHARED, *ASCENT)}, **CRITIC_CHANGES},
+    "trpo": {
+        **SHARED,
+        **NATURAL,
+        **dict(advantages=Advantages(baseline="none"), critic=[], solver=[], target_kl=0.01, backtracks=1, shrink=0.5),
+    },
+    "ppo": {
+        **SHARED,
+        **ASCENT,
+        **dict(advantages=Advantages(baseline="none"), critic=[], clip=0.3, clip_centre="current", epochs=2, minibatch=200),
+        **dict(entropy=0.5, target_kl=1e-5, max_gradient_norm=1e-3, weights=Weights(truncate=0.9)),
+    },
+}
+"""For each algorithm all of its fields with other values; nothing for a field that another row tests, as the code is shared."""
 
 
-def test_every_field_is_listed():
-    assert set(CHANGES) == {field.name for field in dataclasses.fields(NPG)}
-    assert {field.name for field in dataclasses.fields(PG)} <= set(CHANGES)
+@pytest.mark.parametrize("name", BASES)
+def test_every_field_is_listed(name):
+    assert set(CHANGES[name]) == {field.name for field in dataclasses.fields(BASES[name])}
 
 
-@pytest.mark.parametrize(
-    ("field", "index"), [(field, i) for field, v in CHANGES.items() for i in range(len(v) if isinstance(v, list) else 1)]
-)
-def test_every_field_changes_the_update(field, index):
-    values = CHANGES[field] if isinstance(CHANGES[field], list) else [CHANGES[field]]
-    changed = dataclasses.replace(BASE, **{field: values[index]})
-    assert np.abs(after(changed) - after_base()).max() > 1e-6
+def variants():
+    for name, fields in CHANGES.items():
+        for field, values in fields.items():
+            for i, value in enumerate(values if isinstance(values, list) else [values]):
+                yield pytest.param(name, field, value, id=f"{name} {field} {i}")
+
+
+@functools.cache
+def after_base(name):
+    return after(BASES[name])
+
+
+@pytest.mark.parametrize(("name", "field", "value"), list(variants()))
+def test_every_field_changes_the_update(name, field, value):
+    changed = dataclasses.replace(BASES[name], **{field: value})
+    assert np.abs(after(changed) - after_base(name)).max() > 1e-6
+
+
+def test_trpo_without_backtracking_is_npg_scaled_to_the_radius():
+    plain = dict(window=3, damping=0.01, advantages=Advantages(), solver=Solver("cholesky"))
+    state, _ = updated(RTRPO(**plain), POLICY, KEY, updates=2)
+    batch = batch_of(jax.random.key(5), state.policy)
+    moved, info = update(RTRPO(target_kl=1e-5, **plain), state, batch, KEY)
+    assert (int(info.refused), int(info.backtracks)) == (0, 0)
+    natural = RNPG(learning_rate=1.0, **plain)
+    full, _ = update(natural, dataclasses.replace(natural.init(state.policy, batch, KEY), history=state.history), batch, KEY)
+    θ = parameters(state.policy)
+    step, direction = np.asarray(parameters(moved.policy) - θ, np.float64), np.asarray(parameters(full.policy) - θ, np.float64)
+    recalled = recall(moved.history, state.policy, Weights())
+    columns = np.asarray(recalled.scores.columns(), np.float64)
+    fisher = (columns * np.asarray(recalled.coefficients(3))) @ columns.T + 0.01 * np.eye(len(θ))
+    expected = direction * np.sqrt(2 * 1e-5 / (direction @ fisher @ direction))
+    np.testing.assert_allclose(step, expected, atol=2e-3 * np.abs(expected).max())
+    np.testing.assert_allclose(info.kl, 1e-5, rtol=0.5)
+
+
+def test_a_line_search_that_cannot_succeed_restores_the_policy_and_raises_the_damping():
+    algorithm = RTRPO(window=2, advantages=Advantages())
+    state, _ = updated(algorithm, POLICY, KEY, updates=2)
+    # Every candidate is pushed into a corner far outside the trust region.
+    hopeless = dataclasses.replace(algorithm, project=Box(5.0, 6.0))
+    dampings = []
+    for i in range(3):
+        after_update, info = update(hopeless, state, batch_of(jax.random.key(5 + i), state.policy), KEY)
+        assert REFUSALS[int(info.refused)].startswith("the line search found no step")
+        np.testing.assert_array_equal(parameters(after_update.policy), parameters(state.policy))
+        state = after_update
+        dampings.append(float(info.damping))
+    np.testing.assert_allclose(dampings, [1e-3, 4e-3, 16e-3], rtol=1e-5)
+    for expected in (64e-3, 32e-3):
+        state, info = update(algorithm, state, batch_of(jax.random.key(9), state.policy), KEY)
+        assert int(info.refused) == 0
+        np.testing.assert_allclose(info.damping, expected, rtol=1e-5)
+
+
+def test_accepted_steps_stay_inside_the_trust_region_on_fresh_states():
+    env, algorithm = CartPole(max_steps=200), RTRPO(window=4, advantages=Advantages(baseline="linear"), target_kl=0.02)
+    state = algorithm.init(POLICY, batch_of(KEY, POLICY, env, Steps(2, 100)), KEY)
+    kls = []
+    for i in range(40):
+        before = state.policy
+        keys = jax.random.split(jax.random.fold_in(KEY, i))
+        state, _ = update(algorithm, state, batch_of(keys[0], before, env, Steps(2, 100)), KEY)
+        fresh = batch_of(keys[1], before, env, Steps(20, 100))
+        kls.append(float(jax.vmap(jax.vmap(lambda s, old=before, new=state.policy: old.kl(new, s)))(fresh.observations).mean()))
+    assert np.quantile(kls, 0.95) < 1.5 * 0.02
+    assert np.median(kls) > 0.3 * 0.02
+
+
+ONE_STEP = dict(window=3, epochs=1, minibatch=10**6, optimizer="sgd", advantages=Advantages(), max_gradient_norm=float("inf"))
+
+
+def test_ppo_with_infinite_clip_and_one_full_batch_step_is_the_policy_gradient():
+    ppo = RPPO(learning_rate=0.05, clip=float("inf"), **ONE_STEP)
+    np.testing.assert_allclose(after(ppo), after(RPG(window=3, learning_rate=0.05)), atol=1e-6)
+    _, info = updated(ppo, POLICY, KEY)
+    assert info.gradient_steps == 1
+    assert (info.silenced_by_age == 0).all()
+
+
+def test_ppo_clips_the_gradient_by_its_norm_and_stops_at_the_target():
+    state, _ = updated(RPPO(learning_rate=1.0, **{**ONE_STEP, "max_gradient_norm": 1e-3}), POLICY, KEY, updates=1)
+    np.testing.assert_allclose(np.linalg.norm(parameters(state.policy) - parameters(POLICY)), 1e-3, rtol=1e-3)
+    eager = RPPO(window=2, epochs=20, minibatch=32, learning_rate=0.05, advantages=Advantages(), clip=10.0)
+    _, free = updated(eager, POLICY, KEY, updates=1)
+    _, held = updated(dataclasses.replace(eager, target_kl=0.01), POLICY, KEY, updates=1)
+    assert 0 < held.gradient_steps < free.gradient_steps
+    assert held.kl < 0.05 < free.kl
+
+
+def test_a_clip_around_one_silences_old_samples_and_one_around_the_current_ratio_does_not():
+    """Before the policy has moved, no sample is silenced by a clip around where it starts."""
+    still = RPPO(window=3, learning_rate=1e-9, epochs=1, advantages=Advantages(baseline="linear"), clip=0.05)
+    state, _ = updated(RPPO(window=3, learning_rate=0.05, advantages=Advantages(baseline="linear")), POLICY, KEY)
+    batch = batch_of(jax.random.key(5), state.policy)
+    silenced = {
+        centre: update(dataclasses.replace(still, clip_centre=centre), state, batch, KEY)[1].silenced_by_age
+        for centre in ("one", "current")
+    }
+    assert silenced["one"][0] == 0
+    assert (silenced["one"][1:] > 0.05).all()
+    np.testing.assert_allclose(silenced["current"], 0)
+
+
+def test_the_surrogate_by_hand():
+    ratio, centre = jnp.array([1.5, 0.5, 1.5, 0.5, 3.1, 2.9]), jnp.array([1.0, 1.0, 1.0, 1.0, 3.0, 3.0])
+    advantages = jnp.array([2.0, 2.0, -2.0, -2.0, 1.0, -1.0])
+    np.testing.assert_allclose(clipped_surrogate(ratio, centre, advantages, 0.2), [2.4, 1.0, -3.0, -1.6, 3.1, -2.9], rtol=1e-6)
+    np.testing.assert_array_equal(silenced(ratio, centre, advantages, 0.2), [True, False, False, True, False, False])
 
 
 def test_solver_choices_that_must_not_matter_do_not():
@@ -247,6 +403,14 @@ def test_a_custom_policy_needs_five_methods(method):
     assert info.kl > 0
 
 
+def exact_gradient(algorithm, history, policy, env):
+    """The reweighed gradient with exact advantages."""
+    recalled = recall(history, policy, algorithm.weights, oracle=env)
+    state = dataclasses.replace(algorithm.init(policy, jax.tree.map(lambda x: x[0], history.batches), KEY), policy=policy)
+    advantages, _, _ = judge(algorithm, state, history, recalled, env, KEY)
+    return algorithm.scaled(reweighed_gradient(algorithm, recalled, advantages))
+
+
 def reuse_estimates(env, behaviours, target, rules, replications=4000, samples=10):
     """Estimates of ∇η(target) from one batch of each behaviour policy, whose parameters are fixed in advance."""
 
@@ -264,7 +428,7 @@ def reuse_estimates(env, behaviours, target, rules, replications=4000, samples=1
             history, _ = history.push(batch)
         exact = Advantages(estimator="exact")
         algorithm = PG(window=len(batches), discount=env.discount, objective_scale=True, weights=rule, advantages=exact)
-        return reweighed_gradient(algorithm, history, recall(history, target, rule, oracle=env), target, env)
+        return exact_gradient(algorithm, history, target, env)
 
     return jax.jit(jax.vmap(estimate))(jax.random.split(KEY, replications))
 
@@ -284,7 +448,7 @@ def test_exact_ratios_make_the_reuse_estimator_unbiased():
 
 def test_two_iterations_show_the_bias_of_section_2_4():
     """θ₁ depends on the samples of θ₀, so reweighing those samples does not estimate ∇η(θ₁) without bias."""
-    env, rule = LQC(), Weights()
+    env = LQC()
     algorithm = VPG(discount=0.5, learning_rate=0.05, objective_scale=True, advantages=Advantages(estimator="exact"))
     start = ShiftPolicy(jnp.array(0.5))
 
@@ -292,13 +456,13 @@ def test_two_iterations_show_the_bias_of_section_2_4():
         key_old, key_new = jax.random.split(key)
         draw = lambda key, policy: Draws(5)(key, env, policy, None, 0.5)[1].batch
         old = draw(key_old, start)
-        state, _ = algorithm.update(algorithm.init(start, old), old, key, env)
+        state, _ = algorithm.update(algorithm.init(start, old, key), old, key, env)
         policy = state.policy
         exact = -2 * policy.shift / (1 - 0.5)
 
         def estimate(batch):
             history, _ = History.empty(batch, 1).push(batch)
-            return reweighed_gradient(algorithm, history, recall(history, policy, rule), policy, env)[0] - exact
+            return exact_gradient(algorithm, history, policy, env)[0] - exact
 
         return estimate(old), estimate(draw(key_new, policy))
 

@@ -1,27 +1,43 @@
 """Distributions against scipy, and against their own definitions."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.stats
 
 from recollect.policies import (
     Gaussian,
+    GridSoftmax,
     Probabilities,
     ShiftPolicy,
     Softmax,
+    SquashedGaussian,
     gaussian_policy,
+    grid_softmax_policy,
     softmax_policy,
+    squashed_gaussian_policy,
     tabular_direct_policy,
     tabular_softmax_policy,
 )
 
 OUTPUTS, OTHER = jnp.array([0.3, -1.2, 0.9]), jnp.array([-0.4, 0.1, 0.6])
+BOUNDS = ((-1.0, 1.0), (0.1, 0.7), (-3.0, 100.0))
+GRID = GridSoftmax(BOUNDS[:2], 3)
 HEADS = {
     "softmax": (Softmax(), OUTPUTS, Softmax(), OTHER),
     "probabilities": (Probabilities(), jnp.array([0.2, 0.5, 0.3]), Probabilities(), jnp.array([0.6, 0.1, 0.3])),
     "gaussian": (Gaussian(jnp.array([0.2, -0.5, 0.0])), OUTPUTS, Gaussian(jnp.array([-0.1, 0.3, 0.4])), OTHER),
+    "squashed gaussian": (
+        SquashedGaussian(jnp.array([0.2, -0.5, 0.0]), BOUNDS),
+        OUTPUTS,
+        SquashedGaussian(jnp.array([-0.1, 0.3, 0.4]), BOUNDS),
+        OTHER,
+    ),
+    "grid softmax": (GRID, jnp.concatenate([OUTPUTS, OTHER]), GRID, jnp.concatenate([OTHER, -OUTPUTS])),
 }
 
 
@@ -49,6 +65,74 @@ def test_gaussian_matches_scipy():
     np.testing.assert_allclose(head.log_prob(OUTPUTS, action), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("mean", "log_std", "bounds"), [(0.3, 0.0, (-1.0, 1.0)), (-1.5, -2.0, (0.1, 0.7)), (0.5, 1.1, (-3.0, 100.0)), (7.0, 0.0, (0.1, 0.7))]
+)
+def test_squashed_gaussian_is_a_density_and_matches_scipy(mean, log_std, bounds):
+    head = SquashedGaussian(jnp.array([log_std]), (bounds,))
+    low, high = np.float32(bounds).astype(float)
+    fine = np.linspace(-10, 10, 40_000)
+    actions = np.unique(np.float32(low + (high - low) * scipy.special.expit(2 * fine)))
+    log_p = jax.vmap(lambda a: head.log_prob(jnp.array([mean]), a[None]))(actions)
+    actions, log_p = actions.astype(float), np.asarray(log_p, float)
+    np.testing.assert_allclose(np.trapezoid(np.exp(log_p), actions), 1, atol=1e-3)
+
+    y = (2 * actions - low - high) / (high - low)
+    inner = np.abs(y) < np.tanh(4)
+    expected = scipy.stats.norm.logpdf(np.arctanh(y[inner]), mean, np.exp(log_std)) - np.log((high - low) / 2 * (1 - y[inner] ** 2))
+    np.testing.assert_allclose(log_p[inner], expected, atol=2e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mean", [-7.0, 6.5, 50.0])
+def test_squashed_gaussian_keeps_its_identities_where_floats_saturate(mean):
+    head, outputs = SquashedGaussian(jnp.array([0.2, -0.5, 0.0]), BOUNDS), jnp.full(3, mean)
+    other = SquashedGaussian(head.log_std + 0.1, BOUNDS)
+    actions = jax.vmap(lambda key: head.sample(key, outputs))(jax.random.split(jax.random.key(1), 50_000))
+    low, high = np.float32(BOUNDS).T
+    assert ((low <= actions) & (actions <= high)).all()
+    both = jax.vmap(jax.value_and_grad(lambda parts, a: parts[0].log_prob(parts[1], a)), (None, 0))
+    log_p, (on_head, on_outputs) = both((head, outputs), actions)
+    log_q = jax.vmap(lambda a: other.log_prob(outputs - 0.3, a))(actions)
+    for exact, samples in ((0, on_head.log_std), (0, on_outputs), (1, jnp.exp(log_q - log_p))):
+        assert jnp.isfinite(samples).all()
+        np.testing.assert_array_less(jnp.abs(samples.mean(0) - exact), 5 * samples.std(0) / len(actions) ** 0.5 + 2e-3)
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(both((head, -outputs), actions)))
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 0.3), (-0.7, 1.0), (1.5, 3.0), (0.0, 3.0), (50.0, 1.0)])
+def test_squashed_entropy_matches_integration(mean, std):
+    log_slope = lambda u: np.log(103 / 2) + 2 * (np.log(2) - u - np.logaddexp(0, -2 * u))
+    integrand = lambda u: scipy.stats.norm.pdf(u, mean, std) * log_slope(u)
+    integral, _ = scipy.integrate.quad(integrand, mean - 10 * std, mean + 10 * std, epsabs=1e-10, limit=200)
+    entropy = SquashedGaussian(jnp.log(jnp.array([std])), BOUNDS[2:]).entropy(jnp.array([mean]))
+    np.testing.assert_allclose(entropy, integral + scipy.stats.norm.entropy(mean, std), atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_grid_softmax_is_a_softmax_for_each_number(size):
+    head, outputs = GridSoftmax(BOUNDS[:size], 4), jax.random.normal(jax.random.key(2), (4 * size,))
+    grids = np.float32([np.linspace(*pair, 4) for pair in BOUNDS[:size]])
+    actions = np.array(list(itertools.product(*grids)))
+    log_probs = jax.vmap(lambda a: head.log_prob(outputs, a))(actions)
+    expected = [sum(rows) for rows in itertools.product(*jax.nn.log_softmax(outputs.reshape(size, 4)))]
+    np.testing.assert_allclose(log_probs, expected, rtol=1e-5)
+    np.testing.assert_allclose(jnp.exp(log_probs).sum(), 1, rtol=1e-5)
+    np.testing.assert_array_equal(head.mode(outputs), actions[np.argmax(log_probs)])
+    draws = jax.vmap(lambda key: head.sample(key, outputs))(jax.random.split(jax.random.key(3), 30_000))
+    counts = (np.asarray(draws)[:, None] == actions).all(2).sum(0)
+    assert scipy.stats.chisquare(counts, np.exp(np.float64(log_probs)) / np.exp(np.float64(log_probs)).sum() * 30_000).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "points"), [((-0.1, 0.7), 7), ((-1 / 3, 1e6), 1001), ((1000.0, 1000.1), 100), ((-1e-20, 3e-20), 50), ((0.0, 1e30), 11)]
+)
+def test_grid_softmax_finds_every_value_again(bounds, points):
+    head, peaked = GridSoftmax((bounds,), points), 100 * jnp.eye(points)
+    values = jax.vmap(head.mode)(peaked)
+    np.testing.assert_array_equal(values[:, 0], np.float32(np.linspace(*bounds, points)))
+    np.testing.assert_allclose(jax.vmap(head.log_prob)(peaked, values), 0, atol=1e-6)
+
+
 def test_softmax_matches_scipy_and_samples_by_it():
     expected = scipy.special.softmax(np.asarray(OUTPUTS, np.float64))
     log_probs = [Softmax().log_prob(OUTPUTS, jnp.array(a)) for a in range(3)]
@@ -61,6 +145,9 @@ def test_policies_start_where_their_documentation_says():
     seen = jnp.array([0.3, -0.2, 0.5, 1.0])
     assert softmax_policy(jax.random.key(0), 4, 3).entropy(seen) > 0.999 * np.log(3)
     assert jnp.abs(gaussian_policy(jax.random.key(0), 4, 2, log_std=-1.0).mode(seen)).max() < 0.1
+    middle = jnp.array([0.0, 0.4, 48.5])
+    np.testing.assert_allclose(squashed_gaussian_policy(jax.random.key(0), 4, BOUNDS).mode(seen), middle, atol=2, rtol=0.1)
+    assert grid_softmax_policy(jax.random.key(0), 4, BOUNDS).entropy(seen) > 0.999 * 3 * np.log(11)
     for policy in (tabular_softmax_policy(3, 4), tabular_direct_policy(3, 4)):
         np.testing.assert_allclose(policy.log_prob(jnp.eye(3)[1], jnp.array(2)), np.log(1 / 4), rtol=1e-6)
     assert sum(x.size for x in jax.tree.leaves(softmax_policy(jax.random.key(0), 4, 2))) == 226

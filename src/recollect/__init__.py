@@ -3,17 +3,34 @@
 __version__ = "0.1.0"
 
 from recollect.advantages import Advantages
-from recollect.algorithms import NPG, PG, RNPG, RPG, VNPG, VPG
+from recollect.algorithms import NPG, PG, PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
 from recollect.collect import Draws, Episodes, Steps
-from recollect.envs import LQC, CartPole, Tabular, chain, garnet, gridworld, make
+from recollect.critic import Critic
+from recollect.defaults import Architecture
+from recollect.envs import (
+    LQC,
+    Acrobot,
+    CartPole,
+    InvertedPendulum,
+    MountainCarContinuous,
+    Pendulum,
+    Tabular,
+    chain,
+    garnet,
+    gridworld,
+    make,
+)
 from recollect.policies import (
     AbstractPolicy,
     ShiftPolicy,
     gaussian_policy,
+    grid_softmax_policy,
     softmax_policy,
+    squashed_gaussian_policy,
     tabular_direct_policy,
     tabular_softmax_policy,
 )
+from recollect.presets import Preset, preset
 from recollect.project import Ball, Box, Simplex, Unconstrained
 from recollect.solve import Solver
 from recollect.train import Training, train
@@ -23,17 +40,28 @@ __all__ = [
     "LQC",
     "NPG",
     "PG",
+    "PPO",
     "RNPG",
     "RPG",
+    "RPPO",
+    "RTRPO",
+    "TRPO",
     "VNPG",
     "VPG",
     "AbstractPolicy",
+    "Acrobot",
     "Advantages",
+    "Architecture",
     "Ball",
     "Box",
     "CartPole",
+    "Critic",
     "Draws",
     "Episodes",
+    "InvertedPendulum",
+    "MountainCarContinuous",
+    "Pendulum",
+    "Preset",
     "ShiftPolicy",
     "Simplex",
     "Solver",
@@ -45,9 +73,12 @@ __all__ = [
     "chain",
     "garnet",
     "gaussian_policy",
+    "grid_softmax_policy",
     "gridworld",
     "make",
+    "preset",
     "softmax_policy",
+    "squashed_gaussian_policy",
     "tabular_direct_policy",
     "tabular_softmax_policy",
     "train",

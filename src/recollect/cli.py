@@ -5,7 +5,7 @@ import sys
 import warnings
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import matplotlib
@@ -13,11 +13,13 @@ import tyro
 from rich.console import Console
 
 import recollect
-from recollect.algorithms import ALGORITHMS, NPG, RNPG, AbstractAlgorithm
+from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
 from recollect.checks import check_name
 from recollect.collect import AbstractCollector, Draws, Episodes, Steps
+from recollect.defaults import Architecture
 from recollect.envs import ENVIRONMENTS, AbstractEnv, AbstractOracle, make
 from recollect.plot import learning_curves
+from recollect.presets import default_preset, preset
 from recollect.report import summarise, table, to_json, write_curves, write_settings
 from recollect.train import train
 
@@ -57,13 +59,15 @@ class Run:
     first_seed: int = 0
     """The number of the first seed."""
     episodes: int | None = None
-    """Collect this many whole episodes an iteration (the default, with 4)."""
+    """Collect this many whole episodes an iteration."""
     samples: int | None = None
-    """Collect this many independent draws from the occupancy measure an iteration instead."""
+    """Collect this many independent draws from the occupancy measure an iteration."""
     steps: int | None = None
-    """Collect this many steps in each of --copies copies an iteration instead."""
-    copies: int = 4
+    """Collect this many steps in each of --copies copies of the environment an iteration."""
+    copies: int | None = None
     """Copies of the environment for --steps."""
+    preset: bool = True
+    """Start from the settings tuned for this algorithm and environment, where there are any, and not from the algorithm's defaults."""
     max_steps: int | None = None
     """Cut episodes after this many steps; the environment's own limit if not given."""
     out: Path | None = None
@@ -74,15 +78,16 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Train several algorithms on the same seeds and draw their learning curves."""
+    """Train several algorithms on the same seeds and draw their learning curves.
+
+    Flags of the algorithms (recollect train ALGORITHM --help) apply to those that have them; vanilla ones keep their window of 1.
+    """
 
     env: tyro.conf.Positional[str]
     """Name of the environment."""
     run: Annotated[Run, tyro.conf.arg(name="")] = Run()
     algorithms: tuple[str, ...] = tuple(ALGORITHMS)
     """Names of algorithms."""
-    settings: Annotated[NPG, tyro.conf.arg(name="")] = dataclasses.field(default_factory=RNPG)
-    """Settings of all algorithms; a window above 1 applies to those that reuse."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -109,52 +114,71 @@ def _dispatch(words: list[str]) -> int:
         return 0
     check_name("command", command, ("train", "compare"))
     if command == "compare":
-        chosen = _parse(Comparison, rest, "recollect compare")
-        for name in chosen.algorithms:
-            check_name("algorithms", name, ALGORITHMS)
-        return _execute({name: _variant(name, chosen.settings) for name in chosen.algorithms}, chosen.env, chosen.run, words)
+        return _compare(rest, words)
     if not rest or rest[0] in ("--help", "-h"):
         print(HELP, end="")
         return 0 if rest else 2
     name, *flags = rest
     check_name("algorithm", name, ALGORITHMS)
-    algorithm = ALGORITHMS[name]()
+    (chosen, _) = _parse(_training(name, flags), flags, f"recollect train {name}")
+    return _execute({name: chosen}, chosen.env, chosen.run, words)
+
+
+def _compare(flags: list[str], words: list[str]) -> int:
+    comparison, unknown = _parse(Comparison, flags, "recollect compare", strict=False)
+    trainings, known = {}, set()
+    for name in comparison.algorithms:
+        check_name("algorithms", name, ALGORITHMS)
+        kind = _training(name, flags)
+        chosen, foreign = _parse(kind, [comparison.env, *unknown], "recollect compare", strict=False)
+        known |= {word for word in unknown if word not in foreign}
+        if ALGORITHMS[name]().window == 1:
+            vanilla = {field: 1 for field in ("window", "fisher_window") if hasattr(chosen.algorithm, field)}
+            chosen = dataclasses.replace(chosen, algorithm=dataclasses.replace(chosen.algorithm, **vanilla))
+        trainings[name] = chosen
+    for word in unknown:
+        if word.startswith("--") and word not in known:
+            raise ValueError(f"{word} is a flag of none of {', '.join(trainings)}; see recollect train ALGORITHM --help.")
+    return _execute(trainings, comparison.env, comparison.run, words)
+
+
+def _training(name: str, flags: list[str]):
+    """The flags of an algorithm, with the preset of the environment among `flags` as defaults."""
+    env = next((word for word in flags if word in ENVIRONMENTS), "")
+    start = default_preset(name) if "--no-preset" in flags else preset(name, env)
     kind = dataclasses.make_dataclass(
         "Training",
         [
             ("env", Annotated[str, tyro.conf.Positional, tyro.conf.arg(help="Name of the environment.")]),
             ("run", Annotated[Run, tyro.conf.arg(name="")], Run()),
-            ("algorithm", Annotated[type(algorithm), tyro.conf.arg(name="")], dataclasses.field(default_factory=ALGORITHMS[name])),
+            ("algorithm", Annotated[type(start.algorithm), tyro.conf.arg(name="")], dataclasses.field(default=start.algorithm)),
+            ("policy", Architecture, dataclasses.field(default=start.policy)),
+            ("collector", tyro.conf.Suppress[Any], dataclasses.field(default=start.collector)),
         ],
+        frozen=True,
     )
     kind.__doc__ = ALGORITHMS[name].__doc__
-    chosen = _parse(kind, flags, f"recollect train {name}")
-    return _execute({name: chosen.algorithm}, chosen.env, chosen.run, words)
+    return kind
 
 
-def _parse(kind, words: list[str], program: str):
+def _parse(kind, words: list[str], program: str, strict: bool = True):
+    """The flags as an object of `kind`, and (unless `strict`) those that it does not know."""
     with warnings.catch_warnings():
         # Modules as defaults are frozen, which tyro cannot see.
         warnings.filterwarnings("ignore", message="Mutable type", category=UserWarning)
-        return tyro.cli(kind, args=words, prog=program)
+        if strict:
+            return tyro.cli(kind, args=words, prog=program), []
+        return tyro.cli(kind, args=words, prog=program, return_unknown_args=True)
 
 
-def _variant(name: str, settings: NPG) -> AbstractAlgorithm:
-    """The named algorithm with all settings that it has; vanilla ones keep their windows of one."""
-    variant = ALGORITHMS[name]()
-    names = {field.name for field in dataclasses.fields(variant)}
-    if variant.window == 1:
-        names -= {"window", "fisher_window"}
-    return dataclasses.replace(variant, **{field: getattr(settings, field) for field in names})
-
-
-def _execute(algorithms: dict[str, AbstractAlgorithm], env_name: str, run: Run, words: list[str]) -> int:
-    env, algorithms = _environment(env_name, algorithms, run)
-    collector = _collector(run)
+def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str]) -> int:
+    env, algorithms = _environment(env_name, {name: training.algorithm for name, training in trainings.items()}, run)
+    collectors = {name: _collector(run, training.collector) for name, training in trainings.items()}
+    policies = {name: training.policy for name, training in trainings.items()}
     folder = run.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{'-'.join(algorithms)}-{env_name}"
     folder.mkdir(parents=True, exist_ok=True)
     settings = dict(command=["recollect", *words], version=recollect.__version__, jax=jax.__version__, env=env, run=run)
-    write_settings(folder / "settings.json", {**settings, "collector": collector, "algorithms": algorithms})
+    write_settings(folder / "settings.json", {**settings, "collectors": collectors, "policies": policies, "algorithms": algorithms})
 
     limitless = run.iterations is None and run.environment_steps is None
     runs = {}
@@ -162,7 +186,8 @@ def _execute(algorithms: dict[str, AbstractAlgorithm], env_name: str, run: Run, 
         runs[name] = train(
             env,
             algorithm,
-            collector=collector,
+            collector=collectors[name],
+            policy=policies[name],
             seeds=range(run.first_seed, run.first_seed + run.seeds),
             iterations=100 if limitless else run.iterations,
             environment_steps=run.environment_steps,
@@ -194,15 +219,21 @@ def _environment(name: str, algorithms: dict[str, AbstractAlgorithm], run: Run) 
     return make(name, discount=asked, **settings), algorithms
 
 
-def _collector(run: Run) -> AbstractCollector:
+def _collector(run: Run, preset: AbstractCollector) -> AbstractCollector:
+    """What the flags ask for, or the preset's."""
     asked = [name for name in ("episodes", "samples", "steps") if getattr(run, name) is not None]
     if len(asked) > 1:
         raise ValueError(f"--{asked[0]} and --{asked[1]} exclude each other; choose one way to collect.")
+    if run.copies is not None and run.steps is None and not (isinstance(preset, Steps) and not asked):
+        raise ValueError(f"--copies {run.copies} goes with --steps; give --steps too.")
     if run.samples is not None:
         return Draws(run.samples)
-    if run.steps is not None:
-        return Steps(run.copies, run.steps)
-    return Episodes(4 if run.episodes is None else run.episodes)
+    if run.episodes is not None:
+        return Episodes(run.episodes)
+    if run.steps is not None or run.copies is not None:
+        usual = preset if isinstance(preset, Steps) else Steps()
+        return Steps(run.copies or usual.copies, run.steps or usual.steps)
+    return preset
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ class Collected(eqx.Module):
     """A batch and what a reader of learning curves wants to know of it."""
 
     batch: Batch
-    return_mean: Float[Array, ""]
-    """Mean undiscounted return of the episodes that ended; an estimate of η for independent draws; NaN if there is none."""
+    returns: Float[Array, " ending"]
+    """Undiscounted returns of the episodes that ended, in the order in which they did, among NaN for those that did not.
+    For independent draws R(s, a) / (1 − γ), whose mean estimates η."""
     environment_steps: Int[Array, ""]
 
 
@@ -45,11 +46,6 @@ class AbstractCollector(eqx.Module):
     ) -> tuple[Any, Collected]:
         """A batch of transitions under `policy`."""
 
-    @property
-    @abc.abstractmethod
-    def episodes_per_batch(self) -> int:
-        """How many episodes, copies or draws a batch holds."""
-
 
 class Episodes(AbstractCollector):
     """Whole episodes, each cut at the environment's `max_steps`: the paper's B trajectories."""
@@ -58,10 +54,6 @@ class Episodes(AbstractCollector):
 
     def __check_init__(self):
         check_count("episodes", self.episodes)
-
-    @property
-    def episodes_per_batch(self) -> int:
-        return self.episodes
 
     def __call__(self, key, env, policy, carry, discount):
         del discount
@@ -79,7 +71,7 @@ class Episodes(AbstractCollector):
 
         batch = _with_log_probs(policy, jax.vmap(run)(_copy_keys(key, self.episodes)))
         returns = jnp.sum(batch.rewards, axis=1, where=batch.mask)
-        return carry, Collected(batch, returns.mean(), batch.mask.sum())
+        return carry, Collected(batch, returns, batch.mask.sum())
 
 
 class Steps(AbstractCollector):
@@ -91,10 +83,6 @@ class Steps(AbstractCollector):
     def __check_init__(self):
         check_count("copies", self.copies)
         check_count("steps", self.steps)
-
-    @property
-    def episodes_per_batch(self) -> int:
-        return self.copies
 
     def init(self, key, env):
         """For each copy its state, the time since its episode began, and the return so far."""
@@ -117,7 +105,7 @@ class Steps(AbstractCollector):
             return lax.scan(body, (state, time, total), jnp.arange(self.steps))
 
         carry, (batch, returns) = jax.vmap(run)(_copy_keys(key, self.copies), *carry)
-        return carry, Collected(_with_log_probs(policy, batch), jnp.nanmean(returns), jnp.array(self.copies * self.steps))
+        return carry, Collected(_with_log_probs(policy, batch), returns.T.ravel(), jnp.array(self.copies * self.steps))
 
 
 class Draws(AbstractCollector):
@@ -131,10 +119,6 @@ class Draws(AbstractCollector):
 
     def __check_init__(self):
         check_count("samples", self.samples)
-
-    @property
-    def episodes_per_batch(self) -> int:
-        return self.samples
 
     def __call__(self, key, env, policy, carry, discount):
         def run(key):
@@ -156,8 +140,8 @@ class Draws(AbstractCollector):
 
         transitions, times = jax.vmap(run)(_copy_keys(key, self.samples))
         batch = _with_log_probs(policy, jax.tree.map(lambda x: x[:, None], transitions))
-        estimate = jnp.mean(jnp.where(batch.mask, batch.rewards, 0)) / (1 - discount)
-        return carry, Collected(batch, estimate, jnp.sum(times) + batch.mask.sum())
+        worth = jnp.where(batch.mask, batch.rewards, 0)[:, 0] / (1 - discount)
+        return carry, Collected(batch, worth, jnp.sum(times) + batch.mask.sum())
 
 
 def _copy_keys(key: PRNGKeyArray, copies: int) -> Key[Array, " copy"]:

@@ -1,6 +1,8 @@
-"""A policy for an environment when none is given, and the check that a given one fits."""
+"""The policy to start from, and the check that it fits the environment and the algorithm."""
 
+import dataclasses
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import equinox as eqx
 import jax
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from recollect.algorithms import AbstractAlgorithm
+from recollect.checks import check_name
 from recollect.envs import LQC, AbstractEnv, AbstractOracle, Tabular
 from recollect.policies import (
     AbstractPolicy,
@@ -16,38 +19,75 @@ from recollect.policies import (
     ShiftPolicy,
     Softmax,
     gaussian_policy,
+    grid_softmax_policy,
     softmax_policy,
+    squashed_gaussian_policy,
     tabular_softmax_policy,
 )
 from recollect.project import Simplex
 
-
-def default_policy(key: PRNGKeyArray, env: AbstractEnv) -> AbstractPolicy:
-    """Tables for tables, the paper's one-parameter policy (θ₀ = 2) for LQC, else a network with one hidden layer of 32."""
-    if isinstance(env, LQC):
-        return ShiftPolicy(jnp.array(2.0))
-    if env.actions.count is None:
-        return gaussian_policy(key, env.observation_size, env.actions.size)
-    if isinstance(env, Tabular):
-        return tabular_softmax_policy(env.observation_size, env.actions.count)
-    return softmax_policy(key, env.observation_size, env.actions.count)
+Head = Literal["auto", "gaussian", "squashed", "grid"]
 
 
-def make_policy(
-    key: PRNGKeyArray, env: AbstractEnv, policy: AbstractPolicy | Callable[[PRNGKeyArray], AbstractPolicy] | None
-) -> AbstractPolicy:
-    """The policy to start from: the one given, the one that a given function makes, or the default."""
-    if policy is None:
-        return default_policy(key, env)
-    return policy if isinstance(policy, AbstractPolicy) else policy(key)
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """What policy to make for an environment."""
+
+    head: Head = "auto"
+    """Distribution over actions. `auto` fits the environment: softmax for choices, tables for tables, `gaussian` for numbers. For numbers
+    within bounds also `squashed` (a Gaussian through tanh) and `grid` (a softmax over equally spaced values)."""
+    widths: tuple[int, ...] = (32,)
+    """Hidden layers."""
+    activation: str = "relu"
+    log_std: float = 0.0
+    """Logarithm of the first standard deviation of `gaussian` and `squashed`."""
+    points: int = 11
+    """Values of each number on the `grid`."""
+
+    def __post_init__(self):
+        check_name("head", self.head, get_args(Head))
+
+    def build(self, key: PRNGKeyArray, env: AbstractEnv) -> AbstractPolicy:
+        """A policy that can act in `env`: for LQC the paper's with one parameter, θ₀ = 2, else a table or a network."""
+        size, actions, shape = env.observation_size, env.actions, (self.widths, self.activation)
+        if actions.count is not None:
+            if self.head != "auto":
+                raise ValueError(
+                    f"head={self.head!r} is for actions that are numbers, and {type(env).__name__} has choices; use head='auto'."
+                )
+            if isinstance(env, Tabular):
+                return tabular_softmax_policy(size, actions.count)
+            return softmax_policy(key, size, actions.count, *shape)
+        if isinstance(env, LQC) and self.head == "auto":
+            return ShiftPolicy(jnp.array(2.0))
+        if self.head in ("auto", "gaussian"):
+            return gaussian_policy(key, size, actions.size, *shape, self.log_std)
+        if actions.bounds is None:
+            raise ValueError(f"head={self.head!r} needs actions with bounds, which {type(env).__name__} has not; use head='gaussian'.")
+        if self.head == "squashed":
+            return squashed_gaussian_policy(key, size, actions.bounds, *shape, self.log_std)
+        return grid_softmax_policy(key, size, actions.bounds, self.points, *shape)
 
 
-def check_fit(
-    env: AbstractEnv, algorithm: AbstractAlgorithm, start: AbstractPolicy | Callable[[PRNGKeyArray], AbstractPolicy] | None = None
-) -> None:
+Start = AbstractPolicy | Architecture | Callable[[PRNGKeyArray], AbstractPolicy] | None
+"""Where training starts: from a policy, from one of some architecture, from what a function makes of a key, or from the default."""
+
+
+def make_policy(key: PRNGKeyArray, env: AbstractEnv, start: Start) -> AbstractPolicy:
+    """The policy to start from."""
+    if isinstance(start, AbstractPolicy):
+        return start
+    if start is None or isinstance(start, Architecture):
+        return (start or Architecture()).build(key, env)
+    return start(key)
+
+
+def check_fit(env: AbstractEnv, algorithm: AbstractAlgorithm, start: Start = None) -> None:
     """Raise unless the policy can act in the environment and the algorithm's settings make sense there."""
     name = type(env).__name__
     key = jax.random.key(0)
+    if isinstance(start, Architecture):
+        eqx.filter_eval_shape(start.build, key, env)  # says by itself what does not fit
 
     def act():
         policy, observation = make_policy(key, env, start), env.observe(env.reset(key))

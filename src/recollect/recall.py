@@ -7,7 +7,7 @@ window is a prefix of a larger one: what is built once serves the gradient and t
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from recollect.envs.base import AbstractOracle
 from recollect.history import History
@@ -23,7 +23,12 @@ class Recall(eqx.Module):
 
     packing: Packing
     observations: Float[Array, "row ..."]
+    actions: Shaped[Array, "row ..."]
     scores: AbstractScores
+    log_probs: Float[Array, " row"]
+    """log π(a|s) under the current policy."""
+    log_ratio: Float[Array, " row"]
+    """log π(a|s) / μ(a|s), where μ is the policy that acted; no meaning in padding."""
     weights: Float[Array, " row"]
     """ω, zero in padding."""
     importance: Float[Array, " row"]
@@ -60,10 +65,19 @@ def recall(
     observations, actions = stand_in(rows.observations), stand_in(rows.actions)
     log_probs, scores = score_matrix(policy, observations, actions)
     log_ratio = log_probs - rows.log_probs
-    if rule.ratio == "occupancy":
-        log_ratio = log_ratio + log_occupancy(observations, policy, oracle) - rows.log_occupancy
+    states = log_occupancy(observations, policy, oracle) - rows.log_occupancy if rule.ratio == "occupancy" else 0.0
     importance = rows.mask if discount is None else rows.mask * discount**rows.times
-    return Recall(packing, observations, scores, rule(log_ratio, rows.mask), importance.astype(log_ratio.dtype), rule)
+    return Recall(
+        packing=packing,
+        observations=observations,
+        actions=actions,
+        scores=scores,
+        log_probs=log_probs,
+        log_ratio=log_ratio,
+        weights=rule(log_ratio + states, rows.mask),
+        importance=importance.astype(log_ratio.dtype),
+        rule=rule,
+    )
 
 
 def log_occupancy(observations: Float[Array, "row ..."], policy: AbstractPolicy, oracle: AbstractOracle | None) -> Float[Array, " row"]:

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,20 +21,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from recollect.algorithms import REFUSALS, AbstractAlgorithm, State
 from recollect.checks import check_count, check_number
 from recollect.collect import AbstractCollector, Episodes
-from recollect.defaults import check_fit, make_policy
+from recollect.defaults import Start, check_fit, make_policy
 from recollect.envs import AbstractEnv, AbstractOracle
 from recollect.policies import AbstractPolicy
-from recollect.runtime import progress_bar, use_compilation_cache
+from recollect.runtime import one_blas_thread, progress_bar, use_compilation_cache
 from recollect.types import traced_floats
 
 CHUNK_ITERATIONS = 10
 RECENT_EPISODES = 20
-"""A target return counts as reached when the mean over at least this many latest episodes reaches it."""
+"""A target return counts as reached when the mean over this many latest episodes reaches it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Training:
     """The learned policies, stacked along a leading seed axis."""
     seeds: tuple[int, ...]
     curves: dict[str, np.ndarray]
-    """`return_mean` of the batch that each update used, cumulative `environment_steps`, and every field of `Info`."""
+    """`return_mean` of the batch that each update used, `recent_return` (mean over the latest 20 episodes), cumulative
+    `environment_steps`, and every field of `Info`."""
     clock: np.ndarray
     """Seconds since the start, without compilation, at each iteration (even within a chunk)."""
     compile_seconds: float
@@ -63,7 +64,7 @@ class Carry(eqx.Module):
     fisher_collecting: Any
     environment_steps: Int[Array, ""]
     recent: Float[Array, " recent"]
-    """Mean returns of the latest batches."""
+    """Returns of the latest episodes, −∞ before there are enough."""
     active: Bool[Array, ""]
 
 
@@ -79,7 +80,7 @@ def train(
     algorithm: AbstractAlgorithm,
     *,
     collector: AbstractCollector = Episodes(4),
-    policy: AbstractPolicy | Callable[[PRNGKeyArray], AbstractPolicy] | None = None,
+    policy: Start = None,
     seeds: int | Sequence[int] = 1,
     iterations: int | None = None,
     environment_steps: int | None = None,
@@ -93,10 +94,10 @@ def train(
         env: a compiled environment.
         algorithm: for example `RNPG(window=10)`.
         collector: what a batch is: `Episodes`, `Steps` or `Draws`.
-        policy: where to start, or a function that makes it from a key; a fitting default if not given.
+        policy: where to start, an `Architecture`, or a function that makes the policy from a key; a fitting default if not given.
         seeds: how many seeds (0, 1, 2, …), or which.
         iterations, environment_steps: limits, at least one of them.
-        target_return: stop once the mean over the latest 20 episodes (or more, in whole batches) is at least this.
+        target_return: stop once the mean over the latest 20 episodes is at least this.
         progress: show a progress bar; if not given, when standard error is a terminal.
         label: what the progress bar is called.
 
@@ -109,7 +110,7 @@ def train(
 
     use_compilation_cache()
     problem, shares = traced_floats((algorithm, env, collector, limits)), _shares(seeds)
-    with progress_bar(sys.stderr.isatty() if progress is None else progress, label) as show:
+    with one_blas_thread(), progress_bar(sys.stderr.isatty() if progress is None else progress, label) as show:
         began = time.perf_counter()
         carries = [_start(problem, policy, keys) for keys in shares]
         jax.block_until_ready(_advance(problem, shares[0], carries[0], jnp.array(0), jnp.array(0)))  # compiles, and does nothing else
@@ -153,15 +154,16 @@ def _start_seeds(problem, policy, keys: Key[Array, " seed"]) -> Carry:
 
     def one(key):
         key_policy, key_collect, key_fisher = jax.random.split(jax.random.fold_in(key, 0), 3)
+        key_critic = jax.random.fold_in(key_policy, 0)
         start = make_policy(key_policy, env, policy)
         collecting, fisher_collecting = collector.init(key_collect, env), collector.init(key_fisher, env)
         collected = jax.eval_shape(lambda: collector(key_collect, env, start, collecting, algorithm.discount)[1])
         return Carry(
-            state=algorithm.init(start, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), collected.batch)),
+            state=algorithm.init(start, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), collected.batch), key_critic),
             collecting=collecting,
             fisher_collecting=fisher_collecting,
             environment_steps=jnp.zeros((), jnp.int32),
-            recent=jnp.full(-(-RECENT_EPISODES // collector.episodes_per_batch), -jnp.inf),
+            recent=jnp.full(RECENT_EPISODES, -jnp.inf),
             active=jnp.array(True),
         )
 
@@ -217,11 +219,10 @@ def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int
             state, info = algorithm.update(moved.state, collected.batch, key_update, oracle, None if fisher is None else fisher.batch)
             steps = collected.environment_steps if fisher is None else collected.environment_steps + fisher.environment_steps
             total = moved.environment_steps + steps
-            latest = jnp.where(jnp.isnan(collected.return_mean), moved.recent[-1], collected.return_mean)
-            recent = jnp.append(moved.recent[1:], latest)
+            recent = _latest(jnp.concatenate([moved.recent, collected.returns]))
             active = (total < limits.environment_steps) & (recent.mean() < limits.target_return)
             after = dataclasses.replace(moved, state=state, environment_steps=total, recent=recent, active=active)
-            row = dict(return_mean=collected.return_mean, steps=steps, **vars(info))
+            row = dict(return_mean=jnp.nanmean(collected.returns), recent_return=recent.mean(), steps=steps, **vars(info))
             return eqx.filter(after, eqx.is_array), jax.tree.map(lambda x: x.astype(jnp.float32), row)
 
         def stay():
@@ -232,6 +233,11 @@ def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int
 
     arrays, rows = lax.map(update, (keys, carry_arrays, moved, collected, fisher))
     return eqx.combine(arrays, rest), rows
+
+
+def _latest(returns: Float[Array, " ending"]) -> Float[Array, " recent"]:
+    """The last of the returns that are there, in order."""
+    return returns[jnp.argsort(jnp.where(jnp.isnan(returns), -1, jnp.arange(len(returns))))][-RECENT_EPISODES:]
 
 
 def _shares(seeds: tuple[int, ...]) -> list[Key[Array, " seed"]]:

@@ -3,8 +3,26 @@
 from recollect.algorithms.base import REFUSALS, AbstractAlgorithm, Info, State
 from recollect.algorithms.npg import NPG, RNPG, VNPG
 from recollect.algorithms.pg import PG, RPG, VPG
+from recollect.algorithms.ppo import PPO, RPPO
+from recollect.algorithms.trpo import RTRPO, TRPO
 
-ALGORITHMS = {"vpg": VPG, "rpg": RPG, "vnpg": VNPG, "rnpg": RNPG}
+ALGORITHMS = {"vpg": VPG, "rpg": RPG, "vnpg": VNPG, "rnpg": RNPG, "trpo": TRPO, "rtrpo": RTRPO, "ppo": PPO, "rppo": RPPO}
 """Named constructors, as the command line knows them."""
 
-__all__ = ["ALGORITHMS", "NPG", "PG", "REFUSALS", "RNPG", "RPG", "VNPG", "VPG", "AbstractAlgorithm", "Info", "State"]
+__all__ = [
+    "ALGORITHMS",
+    "NPG",
+    "PG",
+    "PPO",
+    "REFUSALS",
+    "RNPG",
+    "RPG",
+    "RPPO",
+    "RTRPO",
+    "TRPO",
+    "VNPG",
+    "VPG",
+    "AbstractAlgorithm",
+    "Info",
+    "State",
+]

@@ -1,25 +1,25 @@
 """What the algorithms share: their settings, what they remember, what they report, and how θ takes a step."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from tyro.constructors import PrimitiveConstructorSpec
 
-from recollect.advantages import Advantages
+from recollect.advantages import Advantages, Estimates
 from recollect.checks import check_count, check_name, check_number
+from recollect.critic import Critic, Values
 from recollect.envs.base import AbstractOracle
 from recollect.gradient import policy_gradient
 from recollect.history import History
 from recollect.policies import AbstractPolicy
 from recollect.project import AbstractProjection, Unconstrained, parse_projection
 from recollect.recall import Recall, recall, remember_occupancy
-from recollect.solve import Solution
 from recollect.types import Batch, all_finite, flatten
 from recollect.weights import Weights
 
@@ -47,6 +47,7 @@ REFUSALS = (
     "the gradient is not finite",
     "the direction is not finite",
     "the new parameters are not finite",
+    "the line search found no step that improves the surrogate within the trust region",
 )
 """What `Info.refused` means."""
 
@@ -56,16 +57,19 @@ class State(eqx.Module):
 
     policy: AbstractPolicy
     optimizer: Any
+    critic: Values | None
     history: History
     fisher_history: History | None
     """A window of independent batches for the Fisher matrix, if asked for (assumption A.1.7)."""
     direction: Float[Array, " d"]
     """The last direction, from which conjugate gradients start."""
+    caution: Float[Array, ""]
+    """What the damping is multiplied by: above 1 after line searches that failed."""
     iteration: Int[Array, ""]
 
 
 class Info(eqx.Module):
-    """What a reader wants to see of an update."""
+    """What a reader wants to see of an update; 0 where an algorithm has nothing to say."""
 
     refused: Int[Array, ""]
     """0, or an index into `REFUSALS`: the policy was left bit for bit as it was."""
@@ -75,13 +79,25 @@ class Info(eqx.Module):
     """The same for each age, newest batch first."""
     max_weight: Float[Array, ""]
     gradient_norm: Float[Array, ""]
+    """Of the reweighed gradient at the policy that the update began with."""
     direction_norm: Float[Array, ""]
+    """Of what the step followed: the gradient, the natural direction, or (PPO) the whole change of θ."""
     kl: Float[Array, ""]
     """Mean KL(old ‖ new) over the states of the newest batch."""
+    explained_variance: Float[Array, ""]
+    """1 − Var(target − V) / Var(target) on the newest batch, before the critic saw it."""
     solver_residual: Float[Array, ""]
-    """Relative residual of the natural-gradient system; 0 for plain gradients."""
+    """Relative residual of the natural-gradient system."""
     solver_steps: Int[Array, ""]
-    """Fisher products that conjugate gradients took; 0 for other solvers."""
+    """Fisher products that conjugate gradients took."""
+    damping: Float[Array, ""]
+    """ε in use; above the setting after line searches that failed."""
+    backtracks: Int[Array, ""]
+    """How often the line search shortened the step."""
+    gradient_steps: Int[Array, ""]
+    """Minibatch steps of PPO, fewer than planned if it stopped early."""
+    silenced_by_age: Float[Array, " window"]
+    """Share of transitions of each age that PPO's clip takes out of the gradient, at the end of the update."""
 
 
 class AbstractAlgorithm(eqx.Module):
@@ -89,26 +105,19 @@ class AbstractAlgorithm(eqx.Module):
 
     window: int = eqx.field(static=True, default=1)
     """K₁: iterations reused in the gradient; 1 is the vanilla algorithm."""
-    learning_rate: Rate = 0.01
-    """α: a number, or (in Python) an Optax schedule of the iteration."""
-    decay: float = 0.0
-    """β: the step size in iteration n = 1, 2, … is α n^−β."""
-    optimizer: Optimizer = eqx.field(static=True, default="sgd")
-    """`sgd`, `adam`, or (in Python) any Optax transformation that descends; α multiplies its updates."""
     discount: float = 0.99
     """γ of the returns."""
     discount_states: bool = eqx.field(static=True, default=False)
     """Weigh a state at time t by γ^t, as the discounted objective asks; without it (the common practice) all states count alike."""
-    objective_scale: bool = eqx.field(static=True, default=False)
-    """Multiply the gradient by 1/(1 − γ), so that it estimates ∇η as the paper defines it and not (1 − γ)∇η."""
     advantages: Advantages = Advantages()
+    critic: Critic = Critic()
     weights: Weights = Weights()
     project: Projection = Unconstrained()
     """Feasible set of θ: none, box:LOW:HIGH, ball:RADIUS, simplex or simplex:FLOOR."""
 
     @abc.abstractmethod
-    def init(self, policy: AbstractPolicy, batch: Batch) -> State:
-        """The state before the first update; `batch` only shows the shapes."""
+    def init(self, policy: AbstractPolicy, batch: Batch, key: PRNGKeyArray) -> State:
+        """The state before the first update; `batch` only shows the shapes, `key` draws the critic."""
 
     @abc.abstractmethod
     def update(
@@ -122,27 +131,62 @@ class AbstractAlgorithm(eqx.Module):
         """One step with a batch that `state.policy` has just collected."""
 
 
+class AbstractAscent(AbstractAlgorithm):
+    """An algorithm that moves θ by a step size along what its optimizer makes of a direction."""
+
+    learning_rate: Rate = 0.01
+    """α: a number, or (in Python) an Optax schedule of the iteration."""
+    decay: float = 0.0
+    """β: the step size in iteration n = 1, 2, … is α n^−β."""
+    optimizer: Optimizer = eqx.field(static=True, default="sgd")
+    """`sgd`, `adam`, or (in Python) any Optax transformation that descends; α multiplies its updates."""
+    objective_scale: bool = eqx.field(static=True, default=False)
+    """Multiply the gradient by 1/(1 − γ), so that it estimates ∇η as the paper defines it and not (1 − γ)∇η."""
+
+    def rate(self, iteration: Int[Array, ""]) -> Float[Array, ""]:
+        """α_n, for `iteration` = n − 1."""
+        rate = self.learning_rate(iteration) if callable(self.learning_rate) else self.learning_rate
+        return rate * (iteration + 1.0) ** -self.decay
+
+    def transformation(self) -> optax.GradientTransformation:
+        return OPTIMIZERS[self.optimizer] if isinstance(self.optimizer, str) else self.optimizer
+
+    def scaled(self, gradient: Float[Array, "*d"]) -> Float[Array, "*d"]:
+        return gradient / (1 - self.discount) if self.objective_scale else gradient
+
+    def ascend(self, state: State, direction: Float[Array, " d"]) -> tuple[AbstractPolicy, Any]:
+        """Proj(θ + α_n x), and the optimizer after it."""
+        θ, unflatten = flatten(state.policy)
+        updates, optimizer = self.transformation().update(-direction, state.optimizer, θ)
+        return self.project(unflatten(θ + self.rate(state.iteration).astype(θ.dtype) * jnp.asarray(updates))), optimizer
+
+
 def check_settings(algorithm: AbstractAlgorithm) -> None:
     """Raise on settings that no update could work with."""
     check_count("window", algorithm.window, "give the number of iterations to reuse; 1 is the vanilla algorithm")
-    check_number("learning_rate", algorithm.learning_rate, low=0, open_low=True, remedy="give a step size above 0")
-    check_number("decay", algorithm.decay, low=0, remedy="give the exponent of n^-decay, 0 for a constant step size")
     check_number("discount", algorithm.discount, low=0, high=1, open_high=True, remedy="give a discount in [0, 1)")
-    if isinstance(algorithm.optimizer, str):
-        check_name("optimizer", algorithm.optimizer, OPTIMIZERS)
+    if isinstance(algorithm, AbstractAscent):
+        check_number("learning_rate", algorithm.learning_rate, low=0, open_low=True, remedy="give a step size above 0")
+        check_number("decay", algorithm.decay, low=0, remedy="give the exponent of n^-decay, 0 for a constant step size")
+        if isinstance(algorithm.optimizer, str):
+            check_name("optimizer", algorithm.optimizer, OPTIMIZERS)
 
 
-def initial_state(algorithm: AbstractAlgorithm, policy: AbstractPolicy, batch: Batch, window: int, fisher_window: int | None) -> State:
+def initial_state(
+    algorithm: AbstractAlgorithm, policy: AbstractPolicy, batch: Batch, key: PRNGKeyArray, window: int, fisher_window: int | None = None
+) -> State:
     """A state with an empty history of `window` batches (and of `fisher_window` independent ones)."""
     θ, _ = flatten(policy)
     if algorithm.weights.ratio == "occupancy":
         batch = eqx.tree_at(lambda b: b.log_occupancy, batch, jnp.zeros_like(batch.rewards), is_leaf=lambda x: x is None)
     return State(
         policy=policy,
-        optimizer=_optimizer(algorithm).init(θ),
+        optimizer=algorithm.transformation().init(θ) if isinstance(algorithm, AbstractAscent) else None,
+        critic=algorithm.critic.init(key, batch.observations.shape[-1]) if algorithm.advantages.baseline == "critic" else None,
         history=History.empty(batch, window),
         fisher_history=None if fisher_window is None else History.empty(batch, fisher_window),
         direction=jnp.zeros_like(θ),
+        caution=jnp.ones(()),
         iteration=jnp.zeros((), jnp.int32),
     )
 
@@ -156,33 +200,40 @@ def push_and_recall(
     return history, usable, recall(history, policy, algorithm.weights, discount, oracle)
 
 
-def reweighed_gradient(
-    algorithm: AbstractAlgorithm, history: History, recalled: Recall, policy: AbstractPolicy, oracle: AbstractOracle | None
-) -> Float[Array, " d"]:
-    """Equation (3) over the newest `window` batches."""
+def judge(
+    algorithm: AbstractAlgorithm, state: State, history: History, recalled: Recall, oracle: AbstractOracle | None, key: PRNGKeyArray
+) -> tuple[Float[Array, " row"], Estimates, Values | None]:
+    """Advantages of the newest `window` batches as rows and as estimates, and the critic refitted to them afterwards."""
     newest = jax.tree.map(lambda x: x[: algorithm.window], history.batches)
-    estimates = algorithm.advantages(newest, policy, algorithm.discount, oracle)
-    bound, count = recalled.packing.prefix(algorithm.window)
+    log_ratio = recalled.packing.by_age(recalled.log_ratio)[: algorithm.window].reshape(newest.mask.shape)
+    estimates = algorithm.advantages(newest, state.policy, algorithm.discount, log_ratio, state.critic, oracle)
+    bound, _ = recalled.packing.prefix(algorithm.window)
     older = len(recalled.packing.counts) - algorithm.window
-    advantages = recalled.packing.rows(jnp.pad(estimates, ((0, older), (0, 0), (0, 0))))[:bound]
-    gradient = policy_gradient(recalled.scores.rows(0, bound), recalled.coefficients(algorithm.window), advantages, count)
-    return gradient / (1 - algorithm.discount) if algorithm.objective_scale else gradient
+    rows = recalled.packing.rows(jnp.pad(estimates.advantages, ((0, older), (0, 0), (0, 0))))[:bound]
+    critic = state.critic
+    if critic is not None:
+        critic = algorithm.critic.refit(critic, newest.observations, estimates.targets, newest.mask, key)
+    return rows, estimates, critic
 
 
-def step(
-    algorithm: AbstractAlgorithm, state: State, gradient: Float[Array, " d"], direction: Float[Array, " d"], usable: Bool[Array, ""]
-) -> tuple[AbstractPolicy, Any, Int[Array, ""]]:
-    """θ ← Proj(θ + α_n x), or θ as it was together with the reason why the step was refused."""
-    θ, unflatten = flatten(state.policy)
-    n = state.iteration + 1
-    rate = algorithm.learning_rate(state.iteration) if callable(algorithm.learning_rate) else algorithm.learning_rate
-    updates, optimizer = _optimizer(algorithm).update(-direction, state.optimizer, θ)
-    policy = algorithm.project(unflatten(θ + rate * n.astype(θ.dtype) ** -algorithm.decay * jnp.asarray(updates)))
+def reweighed_gradient(algorithm: AbstractAlgorithm, recalled: Recall, advantages: Float[Array, " row"]) -> Float[Array, " d"]:
+    """Equation (3) over the newest `window` batches."""
+    bound, count = recalled.packing.prefix(algorithm.window)
+    return policy_gradient(recalled.scores.rows(0, bound), recalled.coefficients(algorithm.window), advantages, count)
 
-    failures = jnp.array([~usable, ~all_finite(gradient), ~all_finite(direction), ~all_finite(flatten(policy)[0])])
-    refused = jnp.where(failures.any(), 1 + jnp.argmax(failures), 0).astype(jnp.int32)
+
+def accept(old, new, failures: Sequence[tuple[int, Bool[Array, ""]]]):
+    """`new`, or `old` bit for bit if there is a failure; and the first failure's index into `REFUSALS`, or 0."""
+    refused = jnp.zeros((), jnp.int32)
+    for reason, failed in reversed(failures):
+        refused = jnp.where(failed, reason, refused)
     keep = lambda new, old: jnp.where(refused > 0, old, new) if eqx.is_array(new) else new
-    return jax.tree.map(keep, policy, state.policy), jax.tree.map(keep, optimizer, state.optimizer), refused
+    return jax.tree.map(keep, new, old), refused
+
+
+def common_failures(usable, gradient, direction, policy) -> list[tuple[int, Bool[Array, ""]]]:
+    """What can go wrong in every algorithm."""
+    return [(1, ~usable), (2, ~all_finite(gradient)), (3, ~all_finite(direction)), (4, ~all_finite(flatten(policy)[0]))]
 
 
 def describe(
@@ -191,25 +242,30 @@ def describe(
     old: AbstractPolicy,
     new: AbstractPolicy,
     gradient: Float[Array, " d"],
-    solution: Solution,
+    direction: Float[Array, " d"],
+    estimates: Estimates,
     refused: Int[Array, ""],
+    **more: Shaped[Array, "..."],
 ) -> Info:
     """What there is to say of an update; the newest batch of the history is the one it was made with."""
     newest = jax.tree.map(lambda x: x[0], history.batches)
     ess, ess_by_age = recalled.effective_sample_size()
     kls = jax.vmap(jax.vmap(lambda observation: old.kl(new, observation)))(newest.observations)
+    zero, nothing = jnp.zeros(()), jnp.zeros((), jnp.int32)
+    unsaid = dict(solver_residual=zero, solver_steps=nothing, damping=zero, backtracks=nothing, gradient_steps=nothing)
     return Info(
         refused=refused,
         ess=ess,
         ess_by_age=ess_by_age,
         max_weight=recalled.weights.max(),
         gradient_norm=jnp.linalg.norm(gradient),
-        direction_norm=jnp.linalg.norm(solution.direction),
+        direction_norm=jnp.linalg.norm(direction),
         kl=jnp.sum(kls, where=newest.mask) / jnp.maximum(newest.mask.sum(), 1),
-        solver_residual=solution.residual,
-        solver_steps=solution.steps,
+        explained_variance=_explained(estimates.targets[0], estimates.values[0], newest.mask),
+        **{**unsaid, "silenced_by_age": jnp.zeros_like(ess_by_age), **more},
     )
 
 
-def _optimizer(algorithm: AbstractAlgorithm) -> optax.GradientTransformation:
-    return OPTIMIZERS[algorithm.optimizer] if isinstance(algorithm.optimizer, str) else algorithm.optimizer
+def _explained(targets: Float[Array, "episode time"], values: Float[Array, "episode time"], mask: Bool[Array, "episode time"]):
+    spread = lambda x: jnp.var(x, where=mask)
+    return jnp.where(mask.any(), 1 - spread(targets - values) / jnp.maximum(spread(targets), jnp.finfo(targets.dtype).tiny), 0.0)

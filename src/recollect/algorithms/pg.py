@@ -1,37 +1,37 @@
 """Policy gradient, vanilla (VPG) and with reuse of past trajectories (RPG)."""
 
-import jax.numpy as jnp
-
 from recollect.algorithms.base import (
-    AbstractAlgorithm,
+    AbstractAscent,
     State,
+    accept,
     check_settings,
+    common_failures,
     describe,
     initial_state,
+    judge,
     push_and_recall,
     reweighed_gradient,
-    step,
 )
-from recollect.solve import Solution
 
 
-class PG(AbstractAlgorithm):
+class PG(AbstractAscent):
     """θ ← Proj(θ + α ∇̂η(θ)), the gradient averaged over the last `window` iterations."""
 
     def __check_init__(self):
         check_settings(self)
 
-    def init(self, policy, batch):
-        return initial_state(self, policy, batch, self.window, None)
+    def init(self, policy, batch, key):
+        return initial_state(self, policy, batch, key, self.window)
 
     def update(self, state, batch, key, oracle=None, fisher_batch=None):
-        del key, fisher_batch
+        del fisher_batch
         history, usable, recalled = push_and_recall(self, state.history, state.policy, batch, oracle)
-        gradient = reweighed_gradient(self, history, recalled, state.policy, oracle)
-        policy, optimizer, refused = step(self, state, gradient, gradient, usable)
-        solution = Solution(gradient, residual=jnp.zeros(()), steps=jnp.zeros((), jnp.int32))
-        info = describe(recalled, history, state.policy, policy, gradient, solution, refused)
-        return State(policy, optimizer, history, None, state.direction, state.iteration + 1), info
+        advantages, estimates, critic = judge(self, state, history, recalled, oracle, key)
+        gradient = self.scaled(reweighed_gradient(self, recalled, advantages))
+        moved = self.ascend(state, gradient)
+        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, common_failures(usable, gradient, gradient, moved[0]))
+        info = describe(recalled, history, state.policy, policy, gradient, gradient, estimates, refused)
+        return State(policy, optimizer, critic, history, None, state.direction, state.caution, state.iteration + 1), info
 
 
 def VPG(**settings) -> PG:

@@ -1,13 +1,21 @@
 """Compiled environments, and their names."""
 
 from recollect.checks import check_name
+from recollect.envs.acrobot import Acrobot
 from recollect.envs.base import AbstractEnv, AbstractOracle, Actions, Step
 from recollect.envs.cartpole import CartPole
+from recollect.envs.inverted_pendulum import InvertedPendulum
 from recollect.envs.lqc import LQC
+from recollect.envs.mountain_car import MountainCarContinuous
+from recollect.envs.pendulum import Pendulum
 from recollect.envs.tabular import Tabular, chain, garnet, gridworld
 
 ENVIRONMENTS = {
     "CartPole-v1": CartPole,
+    "Acrobot-v1": Acrobot,
+    "Pendulum-v1": Pendulum,
+    "MountainCarContinuous-v0": MountainCarContinuous,
+    "InvertedPendulum-v5": InvertedPendulum,
     "LQC": LQC,
     "Chain": chain,
     "Gridworld": gridworld,
@@ -27,8 +35,12 @@ __all__ = [
     "LQC",
     "AbstractEnv",
     "AbstractOracle",
+    "Acrobot",
     "Actions",
     "CartPole",
+    "InvertedPendulum",
+    "MountainCarContinuous",
+    "Pendulum",
     "Step",
     "Tabular",
     "chain",

@@ -19,6 +19,8 @@ class Actions(eqx.Module):
 
     count: int | None = eqx.field(static=True, default=None)
     size: int = eqx.field(static=True, default=1)
+    bounds: tuple[tuple[float, float], ...] | None = eqx.field(static=True, default=None)
+    """Least and largest value of each number, if it has any. An action outside is the environment's to clip, not the policy's."""
 
 
 class Step(eqx.Module):

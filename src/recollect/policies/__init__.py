@@ -1,7 +1,15 @@
 """Policies: what acts, and what is learned."""
 
-from recollect.policies.categorical import Probabilities, Softmax, softmax_policy, tabular_direct_policy, tabular_softmax_policy
-from recollect.policies.gaussian import Gaussian, gaussian_policy
+from recollect.policies.categorical import (
+    GridSoftmax,
+    Probabilities,
+    Softmax,
+    grid_softmax_policy,
+    softmax_policy,
+    tabular_direct_policy,
+    tabular_softmax_policy,
+)
+from recollect.policies.gaussian import Gaussian, SquashedGaussian, gaussian_policy, squashed_gaussian_policy
 from recollect.policies.networks import MLP, mlp, table
 from recollect.policies.policy import AbstractHead, AbstractPolicy, Policy
 from recollect.policies.shift import ShiftPolicy
@@ -11,13 +19,17 @@ __all__ = [
     "AbstractHead",
     "AbstractPolicy",
     "Gaussian",
+    "GridSoftmax",
     "Policy",
     "Probabilities",
     "ShiftPolicy",
     "Softmax",
+    "SquashedGaussian",
     "gaussian_policy",
+    "grid_softmax_policy",
     "mlp",
     "softmax_policy",
+    "squashed_gaussian_policy",
     "table",
     "tabular_direct_policy",
     "tabular_softmax_policy",

@@ -1,12 +1,15 @@
-"""Distributions over finitely many actions: softmax of the outputs, or the outputs themselves."""
+"""Distributions over finitely many actions: softmax of the outputs, on choices or on a grid of numbers, or the outputs themselves."""
 
 from collections.abc import Sequence
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from recollect.checks import check_count
+from recollect.policies.bounds import Bounds, checked_bounds, ends
 from recollect.policies.networks import mlp, table
 from recollect.policies.policy import AbstractHead, Policy
 
@@ -33,6 +36,47 @@ class Softmax(AbstractHead):
         """Rows √π_a (e_a − π): the scores of all actions, each weighed by its probability."""
         π = jax.nn.softmax(outputs)
         return self, jnp.sqrt(π)[:, None] * (jnp.eye(π.size) - π)
+
+
+class GridSoftmax(AbstractHead):
+    """A `Softmax` over `points` equally spaced numbers from low to high, independently for each number of the action.
+
+    The outputs are the preferences of the first number's grid, then of the second's, and so on. An action is the vector
+    of grid values itself, as the environment takes it; rounding finds its place on the grid again.
+    """
+
+    bounds: Bounds = eqx.field(static=True)
+    points: int = eqx.field(static=True)
+
+    def sample(self, key: PRNGKeyArray, outputs: Float[Array, " out"]) -> Float[Array, " size"]:
+        keys = jax.random.split(key, len(self.bounds))
+        return self._values(jax.vmap(Softmax().sample)(keys, self._rows(outputs)), outputs.dtype)
+
+    def log_prob(self, outputs: Float[Array, " out"], action: Float[Array, " size"]) -> Float[Array, ""]:
+        low, high = ends(self.bounds, outputs.dtype)
+        indices = jnp.round((action - low) / (high - low) * (self.points - 1)).astype(jnp.int32)
+        return jnp.sum(jax.vmap(Softmax().log_prob)(self._rows(outputs), indices))
+
+    def mode(self, outputs: Float[Array, " out"]) -> Float[Array, " size"]:
+        return self._values(jax.vmap(Softmax().mode)(self._rows(outputs)), outputs.dtype)
+
+    def entropy(self, outputs: Float[Array, " out"]) -> Float[Array, ""]:
+        return jnp.sum(jax.vmap(Softmax().entropy)(self._rows(outputs)))
+
+    def kl(self, outputs: Float[Array, " out"], other: "GridSoftmax", other_outputs: Float[Array, " out"]) -> Float[Array, ""]:
+        return jnp.sum(jax.vmap(lambda ours, theirs: Softmax().kl(ours, Softmax(), theirs))(self._rows(outputs), self._rows(other_outputs)))
+
+    def fisher_root(self, outputs: Float[Array, " out"]) -> tuple["GridSoftmax", Float[Array, "rank out"]]:
+        """The roots of all numbers as blocks on the diagonal: scores of independent draws are uncorrelated."""
+        _, roots = jax.vmap(Softmax().fisher_root)(self._rows(outputs))
+        return self, jax.scipy.linalg.block_diag(*roots)
+
+    def _rows(self, outputs: Float[Array, " out"]) -> Float[Array, "size points"]:
+        return outputs.reshape(len(self.bounds), self.points)
+
+    def _values(self, indices: Int[Array, " size"], dtype) -> Float[Array, " size"]:
+        low, high = np.array(self.bounds).T
+        return jax.vmap(_pick)(jnp.asarray(np.linspace(low, high, self.points, axis=1), dtype), indices)
 
 
 class Probabilities(AbstractHead):
@@ -75,6 +119,21 @@ def softmax_policy(
     """Softmax over an MLP; the default is the paper's network read as one hidden layer of 32."""
     check_count("action_count", action_count)
     return Policy(mlp(key, observation_size, action_count, widths, activation), Softmax())
+
+
+def grid_softmax_policy(
+    key: PRNGKeyArray,
+    observation_size: int,
+    bounds: Sequence[tuple[float, float]],
+    points: int = 11,
+    widths: Sequence[int] = (32,),
+    activation: str = "relu",
+) -> Policy:
+    """For continuous actions: an MLP and, for each pair of low and high in `bounds`, a softmax over `points` values between them."""
+    if isinstance(points, bool) or not isinstance(points, int) or points < 2:
+        raise ValueError(f"points={points!r} is not a whole number of at least 2; give the number of grid values, both ends included.")
+    bounds = checked_bounds(bounds, points - 1)
+    return Policy(mlp(key, observation_size, len(bounds) * points, widths, activation), GridSoftmax(bounds, points))
 
 
 def tabular_softmax_policy(observation_size: int, action_count: int) -> Policy:

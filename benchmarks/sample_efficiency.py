@@ -1,0 +1,164 @@
+"""Environment steps until the mean of the last 20 training episodes reaches a threshold, ours and Stable-Baselines3's.
+
+    python benchmarks/sample_efficiency.py [--tasks cartpole-500 cartpole-200 pendulum] [--seeds 20] [--peer-seeds 10]
+
+Ours are the presets of TRPO, RTRPO, PPO and RPPO, and those of RTRPO and RPPO with a window of 1. Seeds start at 0; presets were tuned on
+seeds from 1000 on. We look at the threshold after each batch, Stable-Baselines3 after each step, which can only count against us. Their
+settings are those of rl-baselines3-zoo (its MuJoCo defaults for TRPO on the pendulum). A run that misses the threshold
+counts with its budget. No run can be shorter than the 20 episodes themselves: threshold × 20 steps, the `floor`.
+
+Needs `pip install stable-baselines3==2.9.2 sb3-contrib==2.9.2` beside recollect's test extra; takes about half an hour.
+"""
+
+import argparse
+import dataclasses
+import multiprocessing
+import warnings
+from collections import deque
+
+import numpy as np
+
+TASKS = {
+    "cartpole-500": ("CartPole-v1", 500, 475.0, 100_000),
+    "cartpole-200": ("CartPole-v1", 200, 195.0, 100_000),
+    "pendulum": ("InvertedPendulum-v5", 1000, 950.0, 200_000),
+}
+"""Environment, time limit, threshold and budget of steps."""
+
+
+def ours(task: str, name: str, window: int | None, seeds: int) -> np.ndarray:
+    """Steps to the threshold of every seed, infinite where it was missed."""
+    from recollect import make, train
+    from recollect.presets import preset
+
+    env, max_steps, threshold, budget = TASKS[task]
+    chosen = preset(name, env)
+    algorithm = chosen.algorithm
+    if window is not None:
+        narrow = {field: window for field in ("window", "fisher_window") if hasattr(algorithm, field)}
+        algorithm = dataclasses.replace(algorithm, **narrow)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # refused updates are counted in the curves
+        run = train(
+            make(env, max_steps=max_steps),
+            algorithm,
+            collector=chosen.collector,
+            policy=chosen.policy,
+            seeds=seeds,
+            environment_steps=budget,
+            target_return=threshold,
+            progress=False,
+        )
+    steps, recent = run.curves["environment_steps"], run.curves["recent_return"]
+    return np.where((recent >= threshold).any(1), np.nanmax(steps, axis=1), np.inf)
+
+
+def theirs(arguments: tuple[str, str, int]) -> float:
+    """The same for one seed of Stable-Baselines3."""
+    import torch
+    from sb3_contrib import TRPO
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    task, algorithm, seed = arguments
+    env_name, max_steps, threshold, budget = TASKS[task]
+    linear = lambda top: lambda left: left * top
+    cartpole_ppo = dict(n_steps=32, batch_size=256, n_epochs=20, gae_lambda=0.8, gamma=0.98, ent_coef=0.0)
+    settings = {
+        ("CartPole-v1", "ppo"): dict(cartpole_ppo, learning_rate=linear(1e-3), clip_range=linear(0.2)),
+        ("CartPole-v1", "trpo"): dict(
+            n_steps=512, batch_size=512, cg_damping=1e-3, gae_lambda=0.98, gamma=0.99, learning_rate=1e-3, n_critic_updates=20
+        ),
+        ("InvertedPendulum-v5", "ppo"): dict(
+            n_steps=32,
+            batch_size=64,
+            gamma=0.999,
+            learning_rate=0.000222425,
+            ent_coef=1.37976e-07,
+            clip_range=0.4,
+            n_epochs=5,
+            gae_lambda=0.9,
+            max_grad_norm=0.3,
+            vf_coef=0.19816,
+        ),
+        ("InvertedPendulum-v5", "trpo"): dict(
+            n_steps=1024,
+            batch_size=128,
+            gamma=0.99,
+            gae_lambda=0.95,
+            sub_sampling_factor=1,
+            cg_max_steps=25,
+            cg_damping=0.1,
+            n_critic_updates=20,
+            learning_rate=1e-3,
+        ),
+    }[env_name, algorithm]
+
+    class Watch(BaseCallback):
+        recent, hit = deque(maxlen=20), float("inf")
+
+        def _on_step(self) -> bool:
+            self.recent.extend(info["episode"]["r"] for info in self.locals["infos"] if "episode" in info)
+            if len(self.recent) == 20 and sum(self.recent) / 20 >= threshold:
+                self.hit = self.num_timesteps
+                return False
+            return self.num_timesteps < budget
+
+    torch.set_num_threads(1)
+    copies = 2 if algorithm == "trpo" else 1 if task == "pendulum" else 8
+    env = make_vec_env(env_name, n_envs=copies, seed=seed, env_kwargs=dict(max_episode_steps=max_steps))
+    if task == "pendulum":
+        env = VecNormalize(env, gamma=settings["gamma"])
+    watch = Watch()
+    watch.recent.clear()
+    (PPO if algorithm == "ppo" else TRPO)("MlpPolicy", env, seed=seed, device="cpu", **settings).learn(budget, callback=watch)
+    return watch.hit
+
+
+def middle_mean(values: np.ndarray) -> float:
+    """Interquartile mean, with fractional weights at the edges of the middle half."""
+    values, n = np.sort(values), len(values)
+    edges = np.clip(np.arange(n + 1), n / 4, 3 * n / 4)
+    return float(np.diff(edges) @ values / (n / 2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--peer-seeds", type=int, default=10)
+    options = parser.parse_args()
+
+    print("| task | algorithm | seeds | median steps | IQM | least | most | missed | median / best peer | median / own K = 1 |")
+    print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    for task in options.tasks:
+        _, _, threshold, budget = TASKS[task]
+        # A fresh process for each of theirs, one for each core.
+        with multiprocessing.get_context("spawn").Pool(maxtasksperchild=1) as pool:
+            seeds = range(options.peer_seeds)
+            peers = {
+                f"sb3 {name}": np.array(pool.map(theirs, [(task, name, seed) for seed in seeds], chunksize=1)) for name in ("ppo", "trpo")
+            }
+        rows = dict(peers)
+        for name in ("ppo", "trpo"):
+            rows[name] = ours(task, name, None, options.seeds)
+            rows[f"r{name}, window 1"] = ours(task, f"r{name}", 1, options.seeds)
+            rows[f"r{name}"] = ours(task, f"r{name}", None, options.seeds)
+        capped = {name: np.minimum(steps, budget) for name, steps in rows.items()}
+        best = min(np.median(capped[name]) for name in peers)
+        print(f"| {task} | floor | | {20 * threshold:,.0f} | | | | | {20 * threshold / best:.2f} | |")
+        for name, steps in capped.items():
+            median, own = np.median(steps), ""
+            if name in ("rppo", "rtrpo"):
+                own = f"{median / min(np.median(capped[name[1:]]), np.median(capped[f'{name}, window 1'])):.2f}"
+            print(
+                f"| {task} | {name} | {len(steps)} | {median:,.0f} | {middle_mean(steps):,.0f} | {steps.min():,.0f} | {steps.max():,.0f} "
+                f"| {np.isinf(rows[name]).sum()} | {median / best:.2f} | {own} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What NPG and TRPO share: a natural direction (F̂ + εI)⁻¹ ∇̂η, each factor over a window of its own."""
+
+from typing import Literal, get_args
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from recollect.algorithms.base import AbstractAlgorithm, State, check_settings, initial_state, push_and_recall
+from recollect.checks import check_count, check_name, check_number
+from recollect.envs.base import AbstractOracle
+from recollect.fisher import Fisher
+from recollect.history import History
+from recollect.policies import AbstractPolicy
+from recollect.recall import Recall
+from recollect.scores import expected_score_matrix
+from recollect.solve import Solver
+from recollect.types import Batch
+
+FisherKind = Literal["score", "expected"]
+
+
+class AbstractNatural(AbstractAlgorithm):
+    """An algorithm that measures directions by the Fisher matrix."""
+
+    fisher_window: int | None = eqx.field(static=True, default=None)
+    """K₂: iterations reused in the Fisher matrix; as many as in the gradient if not given."""
+    damping: float = 1e-3
+    """ε, added to the diagonal of the Fisher matrix."""
+    fisher: FisherKind = eqx.field(static=True, default="score")
+    """`score`: outer products of the scores of the actions taken (the paper's). `expected`: the mean over actions in closed form."""
+    independent_fisher: bool = eqx.field(static=True, default=False)
+    """Collect a second batch each iteration for the Fisher matrix alone (assumption A.1.7)."""
+    solver: Solver = Solver()
+
+    @property
+    def windows(self) -> tuple[int, int]:
+        """(K₁, K₂)."""
+        return self.window, self.window if self.fisher_window is None else self.fisher_window
+
+    def init(self, policy, batch, key):
+        if self.independent_fisher:
+            return initial_state(self, policy, batch, key, *self.windows)
+        return initial_state(self, policy, batch, key, max(self.windows))
+
+
+def check_natural(algorithm: AbstractNatural) -> None:
+    """Raise on settings that no natural direction could come from."""
+    check_settings(algorithm)
+    if algorithm.fisher_window is not None:
+        check_count("fisher_window", algorithm.fisher_window, "give the number of iterations to reuse, or leave it out to take window")
+    remedy = "give a number above 0, for example 1e-3; the Fisher matrix alone may be singular"
+    check_number("damping", algorithm.damping, low=0, open_low=True, remedy=remedy)
+    check_name("fisher", algorithm.fisher, get_args(FisherKind))
+
+
+def reweighed_fisher(
+    algorithm: AbstractNatural,
+    state: State,
+    recalled: Recall,
+    fisher_batch: Batch | None,
+    oracle: AbstractOracle | None,
+) -> tuple[Fisher, History | None, Bool[Array, ""]]:
+    """The Fisher matrix, the history of independent batches that it comes from (if any), and whether the newest was usable."""
+    if not algorithm.independent_fisher:
+        return _fisher(algorithm, recalled, state.policy), None, jnp.array(True)
+    if fisher_batch is None or state.fisher_history is None:
+        raise ValueError("independent_fisher=True needs a second batch; pass fisher_batch to update.")
+    history, usable, recalled = push_and_recall(algorithm, state.fisher_history, state.policy, fisher_batch, oracle)
+    return _fisher(algorithm, recalled, state.policy), history, usable
+
+
+def _fisher(algorithm: AbstractNatural, recalled: Recall, policy: AbstractPolicy) -> Fisher:
+    """Equation (5) without damping, over the newest `fisher_window` batches."""
+    window = algorithm.windows[1]
+    bound, count = recalled.packing.prefix(window)
+    coefficients: Float[Array, " row"] = recalled.coefficients(window)
+    if algorithm.fisher == "score":
+        return Fisher(recalled.scores.rows(0, bound), coefficients, count)
+    scores = expected_score_matrix(policy, recalled.observations[:bound])
+    rank = scores.shape[1] // bound
+    return Fisher(scores, jnp.repeat(coefficients, rank), count * rank)

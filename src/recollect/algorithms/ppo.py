@@ -1,0 +1,140 @@
+"""Proximal policy optimisation, vanilla (PPO) and with reuse of past trajectories (RPPO), section 5.4 of the paper."""
+
+from typing import Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from recollect.advantages import Advantages
+from recollect.algorithms.base import (
+    AbstractAscent,
+    Optimizer,
+    Rate,
+    State,
+    accept,
+    check_settings,
+    common_failures,
+    describe,
+    initial_state,
+    judge,
+    push_and_recall,
+    reweighed_gradient,
+)
+from recollect.checks import check_count, check_name, check_number
+from recollect.minibatches import sweep
+from recollect.policies import AbstractPolicy
+from recollect.recall import Recall
+from recollect.surrogate import clipped_surrogate, silenced
+from recollect.types import all_finite, flatten
+
+ClipCentre = Literal["one", "current"]
+
+
+class PPO(AbstractAscent):
+    """Several epochs of minibatch ascent on the mean of min(r A, clip(r) A) over the window, where r = π(a|s) / μ(a|s) and μ acted.
+
+    The paper clips r around 1, as for a fresh sample. An old one may start outside, where the clip silences
+    it at once if its advantage points further out. `clip_centre="current"` clips around π_n(a|s) / μ(a|s)
+    instead, the ratio that the update begins with, so that every sample has the same room to move
+    (Queeney et al. 2021, "Generalized proximal policy optimization with sample reuse").
+    """
+
+    advantages: Advantages = Advantages("vtrace", "critic", standardise=True)
+    learning_rate: Rate = 3e-4
+    """α of every minibatch step: a number, or (in Python) an Optax schedule of the iteration."""
+    optimizer: Optimizer = eqx.field(static=True, default="adam")
+    """`sgd`, `adam`, or (in Python) any Optax transformation that descends; α multiplies its updates."""
+    clip: float = 0.2
+    """ε: how far a ratio may move before its sample is silenced; infinite for no clip."""
+    clip_centre: ClipCentre = eqx.field(static=True, default="one")
+    """Clip around `one`, as the paper prints it, or around the ratio of the `current` policy to the one that acted."""
+    epochs: int = eqx.field(static=True, default=10)
+    """Sweeps over the window at each iteration."""
+    minibatch: int = eqx.field(static=True, default=256)
+    """Transitions in a minibatch step, at most."""
+    entropy: float = 0.0
+    """Weight of the mean entropy, added to the surrogate."""
+    target_kl: float | None = None
+    """Stop the update when the mean KL(π_n ‖ π) over a minibatch exceeds this; without it, never."""
+    max_gradient_norm: float = 0.5
+    """A longer gradient of a minibatch is scaled down to this Euclidean norm."""
+
+    def __check_init__(self):
+        check_settings(self)
+        check_name("clip_centre", self.clip_centre, get_args(ClipCentre))
+        check_count("epochs", self.epochs)
+        check_count("minibatch", self.minibatch)
+        check_number("clip", self.clip, low=0, open_low=True, remedy="give how far ratios may move, for example 0.2")
+        check_number("entropy", self.entropy, low=0, remedy="give the weight of the entropy bonus, 0 for none")
+        check_number("target_kl", self.target_kl, low=0, open_low=True, remedy="give the KL at which to stop, or leave it out")
+        check_number("max_gradient_norm", self.max_gradient_norm, low=0, open_low=True, remedy="give a length above 0, or infinity")
+
+    def init(self, policy, batch, key):
+        return initial_state(self, policy, batch, key, self.window)
+
+    def update(self, state, batch, key, oracle=None, fisher_batch=None):
+        del fisher_batch
+        key_critic, key_sweep = jax.random.split(key)
+        history, usable, recalled = push_and_recall(self, state.history, state.policy, batch, oracle)
+        advantages, estimates, critic = judge(self, state, history, recalled, oracle, key_critic)
+        gradient = self.scaled(reweighed_gradient(self, recalled, advantages))
+        θ, unflatten = flatten(state.policy)
+        rate, transformation = self.rate(state.iteration).astype(θ.dtype), self.transformation()
+
+        def step(carry, rows, real):
+            θ, optimizer, steps = carry
+            surrogate = lambda θ: self._surrogate(unflatten(θ), state.policy, recalled, advantages, rows, real)
+            slope, kl = jax.grad(surrogate, has_aux=True)(θ)
+            slope = slope * jnp.minimum(1, self.max_gradient_norm / jnp.maximum(jnp.linalg.norm(slope), jnp.finfo(θ.dtype).tiny))
+            updates, moved = transformation.update(-slope, optimizer, θ)
+            go_on = all_finite(slope) & (True if self.target_kl is None else kl <= self.target_kl)
+            after = (flatten(self.project(unflatten(θ + rate * jnp.asarray(updates))))[0], moved, steps + 1)
+            return jax.tree.map(lambda new, old: jnp.where(go_on, new, old), after, carry), go_on
+
+        start = (θ, state.optimizer, jnp.zeros((), jnp.int32))
+        end, optimizer, steps = sweep(key_sweep, recalled.importance > 0, self.epochs, self.minibatch, step, start)
+        moved = (unflatten(end), optimizer)
+        failures = common_failures(usable, gradient, end - θ, moved[0])
+        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures)
+
+        told = dict(gradient_steps=steps, silenced_by_age=self._silenced_by_age(policy, recalled, advantages))
+        info = describe(recalled, history, state.policy, policy, gradient, end - θ, estimates, refused, **told)
+        return State(policy, optimizer, critic, history, None, state.direction, state.caution, state.iteration + 1), info
+
+    def _ratios(self, policy: AbstractPolicy, recalled: Recall, rows: Int[Array, " sample"] | slice):
+        """π / μ, with any truncation of the weights that the update began with; and the centre of the clip."""
+        log_probs = jax.vmap(policy.log_prob)(recalled.observations[rows], recalled.actions[rows])
+        weights = recalled.weights[rows]
+        centre = jnp.ones_like(weights) if self.clip_centre == "one" else weights
+        return weights * jnp.exp(log_probs - recalled.log_probs[rows]), centre
+
+    def _surrogate(
+        self,
+        policy: AbstractPolicy,
+        old: AbstractPolicy,
+        recalled: Recall,
+        advantages: Float[Array, " row"],
+        rows: Int[Array, " sample"],
+        real: Bool[Array, " sample"],
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """What a minibatch step ascends, and the mean KL from the policy that the update began with."""
+        ratio, centre = self._ratios(policy, recalled, rows)
+        terms = clipped_surrogate(ratio, centre, advantages[rows], self.clip)
+        importance = jnp.where(real, recalled.importance[rows], 0)
+        observations = recalled.observations[rows]
+        mean = lambda values: jnp.sum(importance * values) / jnp.maximum(importance.sum(), jnp.finfo(values.dtype).tiny)
+        surrogate = jnp.sum(importance * terms) / recalled.rule.normaliser(recalled.weights[rows], importance)
+        bonus = self.entropy * mean(jax.vmap(policy.entropy)(observations))
+        kl = jnp.zeros(()) if self.target_kl is None else mean(jax.vmap(lambda s: old.kl(policy, s))(observations))
+        return self.scaled(surrogate) + bonus, kl
+
+    def _silenced_by_age(self, policy: AbstractPolicy, recalled: Recall, advantages: Float[Array, " row"]) -> Float[Array, " window"]:
+        out = silenced(*self._ratios(policy, recalled, slice(None)), advantages, self.clip) & (recalled.importance > 0)
+        return recalled.packing.by_age(out.astype(advantages.dtype)).sum(1) / jnp.maximum(recalled.packing.counts, 1)
+
+
+def RPPO(window: int = 5, **settings) -> PPO:
+    """PPO that reuses the last `window` iterations."""
+    return PPO(window=window, **settings)

@@ -1,0 +1,87 @@
+"""Trust region policy optimisation, vanilla (TRPO) and with reuse of past trajectories (RTRPO), section 3.3 of the paper."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from recollect.advantages import Advantages
+from recollect.algorithms.base import (
+    State,
+    accept,
+    common_failures,
+    describe,
+    judge,
+    push_and_recall,
+    reweighed_gradient,
+)
+from recollect.algorithms.natural import AbstractNatural, check_natural, reweighed_fisher
+from recollect.checks import check_count, check_number
+from recollect.policies import AbstractPolicy
+from recollect.recall import Recall
+from recollect.trust_region import backtrack, length_to_radius
+from recollect.types import flatten
+
+CAUTION_UP, CAUTION_DOWN, CAUTION_MOST = 4.0, 0.5, 1e6
+"""By what a failed line search multiplies the damping, by what a successful one does until it is back, and its largest multiple."""
+
+
+class TRPO(AbstractNatural):
+    """θ ← Proj(θ + t (F̂ + εI)⁻¹ ∇̂η(θ)) with the longest t tried that keeps KL(π_n ‖ π) within `target_kl` and improves the surrogate.
+
+    The surrogate is Σ c_i A_i π(a_i|s_i) / π_n(a_i|s_i) over the window, where c_i are the importance weights of the gradient
+    divided by their normaliser. Over which states the KL is taken is told in `trust_region.py`.
+    """
+
+    advantages: Advantages = Advantages("vtrace", "critic", standardise=True)
+    target_kl: float = 0.01
+    """δ: radius of the trust region."""
+    backtracks: int = eqx.field(static=True, default=10)
+    """How often the line search may shorten the step before it gives up."""
+    shrink: float = 0.7
+    """By what it multiplies the step each time."""
+
+    def __check_init__(self):
+        check_natural(self)
+        check_number("target_kl", self.target_kl, low=0, open_low=True, remedy="give the largest KL of a step, for example 0.01")
+        check_count("backtracks", self.backtracks, "give how often the step may be shortened")
+        check_number("shrink", self.shrink, low=0, high=1, open_low=True, open_high=True, remedy="give a number between 0 and 1")
+
+    def update(self, state, batch, key, oracle=None, fisher_batch=None):
+        history, usable, recalled = push_and_recall(self, state.history, state.policy, batch, oracle)
+        advantages, estimates, critic = judge(self, state, history, recalled, oracle, key)
+        gradient = reweighed_gradient(self, recalled, advantages)
+        fisher, fisher_history, also_usable = reweighed_fisher(self, state, recalled, fisher_batch, oracle)
+        damping = self.damping * state.caution
+        solution = self.solver(fisher, gradient, damping, state.direction)
+
+        θ, unflatten = flatten(state.policy)
+        along = lambda length: self.project(unflatten(θ + length * solution.direction))
+        passes = lambda length: self._passes(recalled, advantages, state.policy, along(length))
+        search = backtrack(passes, length_to_radius(fisher, solution.direction, damping, self.target_kl), self.shrink, self.backtracks)
+
+        moved = (along(search.length), solution.direction)
+        failures = [*common_failures(usable & also_usable, gradient, solution.direction, moved[0]), (5, ~search.found)]
+        (policy, direction), refused = accept((state.policy, state.direction), moved, failures)
+        caution = jnp.where(refused > 0, state.caution * CAUTION_UP, state.caution * CAUTION_DOWN).clip(1.0, CAUTION_MOST)
+
+        told = dict(solver_residual=solution.residual, solver_steps=solution.steps, damping=damping, backtracks=search.backtracks)
+        info = describe(recalled, history, state.policy, policy, gradient, solution.direction, estimates, refused, **told)
+        return State(policy, None, critic, history, fisher_history, direction, caution, state.iteration + 1), info
+
+    def _passes(self, recalled: Recall, advantages: Float[Array, " row"], old: AbstractPolicy, new: AbstractPolicy) -> Bool[Array, ""]:
+        """Whether a step improves the surrogate and stays inside the trust region."""
+        bound, count = recalled.packing.prefix(self.window)
+        observations, actions = recalled.observations[:bound], recalled.actions[:bound]
+        change = jax.vmap(new.log_prob)(observations, actions) - recalled.log_probs[:bound]
+        gain = jnp.sum(recalled.coefficients(self.window) * advantages * jnp.expm1(change))
+        kls = jax.vmap(lambda observation: old.kl(new, observation))(observations)
+        newest = jnp.arange(bound) < recalled.packing.prefix(1)[1]
+        mean = lambda importance: jnp.sum(importance * kls) / jnp.maximum(importance.sum(), jnp.finfo(kls.dtype).tiny)
+        importance = jnp.where(jnp.arange(bound) < count, recalled.importance[:bound], 0)
+        return (gain > 0) & (mean(importance) <= self.target_kl) & (mean(importance * newest) <= self.target_kl)
+
+
+def RTRPO(window: int = 10, fisher_window: int | None = None, **settings) -> TRPO:
+    """TRPO that reuses the last `window` iterations (and `fisher_window` for the Fisher matrix)."""
+    return TRPO(window=window, fisher_window=fisher_window, **settings)

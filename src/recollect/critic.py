@@ -1,0 +1,133 @@
+"""A value network V(s) ≈ V^π(s), apart from the policy, that is refitted at every iteration.
+
+It works in standard units: observations by their running mean and spread, values by those of the latest
+targets. When the scale of the targets moves, the last layer is rewritten so that V itself does not
+(van Hasselt et al. 2016, "Learning values across many orders of magnitude").
+"""
+
+from typing import Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from recollect.checks import check_count, check_name, check_number
+from recollect.minibatches import sweep
+from recollect.policies.networks import ACTIVATIONS, MLP, Affine, mlp
+from recollect.types import all_finite, where_mask
+
+Fit = Literal["batch", "window"]
+SPREAD_FLOOR = 1e-6
+
+
+class Units(eqx.Module):
+    """What is subtracted and divided by to make numbers of mean 0 and standard deviation 1."""
+
+    mean: Float[Array, "*feature"]
+    spread: Float[Array, "*feature"]
+
+    @classmethod
+    def of(cls, rows: Float[Array, "row *feature"], mask: Bool[Array, " row"]) -> "Units":
+        count = jnp.maximum(mask.sum(), 1)
+        mean = where_mask(mask, rows).sum(0) / count
+        variance = where_mask(mask, (rows - mean) ** 2).sum(0) / count
+        return cls(mean, jnp.sqrt(variance) + SPREAD_FLOOR)
+
+
+class Values(eqx.Module):
+    """The critic as it is now: V(s) = mean + spread · network((s − m) / σ)."""
+
+    network: MLP
+    observation_units: Units
+    value_units: Units
+    optimizer: optax.OptState
+    seen: Float[Array, ""]
+    """Transitions that the observation units stand for."""
+
+    def __call__(self, observations: Float[Array, "*row feature"]) -> Float[Array, "*row"]:
+        flat = (observations.reshape(-1, observations.shape[-1]) - self.observation_units.mean) / self.observation_units.spread
+        outputs = jax.vmap(self.network)(flat)[:, 0]
+        return (self.value_units.mean + self.value_units.spread * outputs).reshape(observations.shape[:-1])
+
+
+class Critic(eqx.Module):
+    """How the value network is made and fitted; used with `baseline="critic"`."""
+
+    widths: tuple[int, ...] = eqx.field(static=True, default=(64, 64))
+    activation: str = eqx.field(static=True, default="tanh")
+    fit: Fit = eqx.field(static=True, default="window")
+    """Fit to the transitions of the current `batch` only, or of the whole gradient `window`."""
+    epochs: int = eqx.field(static=True, default=10)
+    """Sweeps over the data at each iteration."""
+    minibatch: int = eqx.field(static=True, default=256)
+    """Transitions in a step of Adam."""
+    learning_rate: float = 1e-3
+
+    def __check_init__(self):
+        check_name("activation", self.activation, ACTIVATIONS)
+        check_name("fit", self.fit, get_args(Fit))
+        for width in self.widths:
+            check_count("widths", width)
+        check_count("epochs", self.epochs)
+        check_count("minibatch", self.minibatch)
+        check_number("learning_rate", self.learning_rate, low=0, open_low=True, remedy="give a step size above 0")
+
+    def init(self, key: PRNGKeyArray, observation_size: int) -> Values:
+        """A critic that knows nothing: V(s) is about zero everywhere."""
+        network = mlp(key, observation_size, 1, self.widths, self.activation, final_scale=0.01)
+        units = lambda shape: Units(jnp.zeros(shape), jnp.ones(shape))
+        return Values(network, units(observation_size), units(()), _adam.init(eqx.filter(network, eqx.is_array)), jnp.zeros(()))
+
+    def refit(
+        self,
+        values: Values,
+        observations: Float[Array, "window episode time feature"],
+        targets: Float[Array, "window episode time"],
+        mask: Bool[Array, "window episode time"],
+        key: PRNGKeyArray,
+    ) -> Values:
+        """Least squares on the targets by Adam; the critic as it was if that leads to anything that is not finite."""
+        newest = mask.shape[1] * mask.shape[2]
+        rows, wanted, real = observations.reshape(-1, observations.shape[-1]), targets.ravel(), mask.ravel()
+        units, seen = _blend(values.observation_units, values.seen, rows[:newest], real[:newest])
+        if self.fit == "batch":
+            rows, wanted, real = rows[:newest], wanted[:newest], real[:newest]
+        value_units = Units.of(wanted, real)
+        network = _in_units(values.network, values.value_units, value_units)
+        inputs, outputs = (rows - units.mean) / units.spread, (wanted - value_units.mean) / value_units.spread
+
+        def loss(network, rows, inside):
+            errors = jax.vmap(network)(inputs[rows])[:, 0] - outputs[rows]
+            return jnp.sum(where_mask(inside, errors**2)) / inside.sum()
+
+        def step(carry, rows, inside):
+            network, optimizer = carry
+            updates, optimizer = _adam.update(jax.grad(loss)(network, rows, inside), optimizer)
+            return (jax.tree.map(lambda w, u: w + self.learning_rate * u, network, updates), optimizer), jnp.array(True)
+
+        network, optimizer = sweep(key, real, self.epochs, self.minibatch, step, (network, values.optimizer))
+        fitted = Values(network, units, value_units, optimizer, seen)
+        sound = all_finite(fitted) & real.any()
+        return jax.tree.map(lambda new, old: jnp.where(sound, new, old), fitted, values)
+
+
+_adam = optax.adam(1.0)
+
+
+def _blend(units: Units, seen: Float[Array, ""], rows: Float[Array, "row feature"], mask: Bool[Array, " row"]):
+    """The units of everything seen so far together with new rows, and how much has then been seen."""
+    new, count = Units.of(rows, mask), mask.sum().astype(seen.dtype)
+    total = jnp.maximum(seen + count, 1)
+    share = count / total
+    mean = units.mean + share * (new.mean - units.mean)
+    variance = (1 - share) * units.spread**2 + share * new.spread**2 + share * (1 - share) * (new.mean - units.mean) ** 2
+    return Units(mean, jnp.sqrt(variance)), total
+
+
+def _in_units(network: MLP, old: Units, new: Units) -> MLP:
+    """The same values by another scale: only the last layer changes."""
+    *layers, last = network.layers
+    bias = (jnp.asarray(last.bias) * old.spread + old.mean - new.mean) / new.spread
+    return MLP((*layers, Affine(last.weight * old.spread / new.spread, bias)), network.activation)

@@ -1,0 +1,46 @@
+"""How far to go along a natural direction: as far as the KL divergence allows, then back until it pays.
+
+The trust region is KL(π_n ‖ π) averaged over states. A policy ratio corrects which actions were taken, not which
+states were visited, so the average is over states as they were met, unweighted: once over those of the newest batch,
+which the current policy visited itself, and once over those of the whole window, which are more. A step must pass
+both: the newest states alone are few, and the window alone has states that the policy has left behind.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from recollect.fisher import Fisher
+
+
+class Search(eqx.Module):
+    """Where a backtracking search ended."""
+
+    length: Float[Array, ""]
+    """Multiple of the direction; meaningful only if `found`."""
+    backtracks: Int[Array, ""]
+    found: Bool[Array, ""]
+
+
+def length_to_radius(
+    fisher: Fisher, direction: Float[Array, " d"], damping: Float[Array, ""] | float, radius: Float[Array, ""] | float
+) -> Float[Array, ""]:
+    """t such that ½ t² xᵀ(F + εI)x = radius: the step whose KL, to second order, is at most the radius."""
+    curvature = direction @ (fisher.mv(direction) + damping * direction)
+    return jnp.sqrt(2 * radius / curvature)
+
+
+def backtrack(
+    passes: Callable[[Float[Array, ""]], Bool[Array, ""]], length: Float[Array, ""], shrink: Float[Array, ""] | float, most: int
+) -> Search:
+    """The first of `length`, `length`·shrink, `length`·shrink², … that passes, after at most `most` shortenings."""
+
+    def try_next(search):
+        shorter = Search(search.length * shrink, search.backtracks + 1, jnp.array(False))
+        return Search(shorter.length, shorter.backtracks, passes(shorter.length))
+
+    first = Search(length, jnp.zeros((), jnp.int32), passes(length))
+    return lax.while_loop(lambda search: ~search.found & (search.backtracks < most), try_next, first)

@@ -1,0 +1,87 @@
+"""The critic fits what it is given, in any units; minibatches visit every transition once an epoch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from recollect.critic import Critic, Units, _in_units
+from recollect.minibatches import sweep
+
+KEY = jax.random.key(0)
+OBSERVATIONS = jax.random.normal(KEY, (2, 3, 40, 2)) * jnp.array([0.01, 30.0]) + jnp.array([5.0, 0.0])
+MASK = jnp.arange(40) < jnp.array([[40], [25], [33]])[None]
+MASK = jnp.broadcast_to(MASK, (2, 3, 40))
+
+
+def value(observations):
+    return 1000 + 50 * jnp.sin((observations[..., 0] - 5) * 100) + observations[..., 1]
+
+
+def refitted(critic, times=1, observations=OBSERVATIONS, targets=None, mask=MASK):
+    values = critic.init(KEY, 2)
+    targets = value(observations) if targets is None else targets
+    refit = jax.jit(lambda values, key: critic.refit(values, observations, targets, mask, key))
+    for i in range(times):
+        values = refit(values, jax.random.key(i))
+    return values
+
+
+def test_it_fits_values_of_any_scale_and_generalises():
+    critic = Critic(widths=(32, 32), epochs=20, minibatch=32, learning_rate=3e-3)
+    values = refitted(critic, 20)
+    error = lambda where, observations: np.std((values(observations) - value(observations))[where])
+    assert error(MASK, OBSERVATIONS) < 0.15 * np.std(value(OBSERVATIONS)[MASK])
+    others = jax.random.permutation(jax.random.key(3), OBSERVATIONS.reshape(-1, 2)[:, 1])
+    fresh = OBSERVATIONS.at[..., 1].set(others.reshape(2, 3, 40))
+    assert error(MASK, fresh) < 0.3 * np.std(value(fresh)[MASK])
+
+
+def test_other_units_leave_the_values_alone():
+    network = refitted(Critic(widths=(8,)), 2).network
+    old, new = Units(jnp.array(3.0), jnp.array(2.0)), Units(jnp.array(-7.0), jnp.array(0.1))
+    say = lambda network, units: units.mean + units.spread * jax.vmap(network)(jax.random.normal(KEY, (9, 2)))
+    np.testing.assert_allclose(say(_in_units(network, old, new), new), say(network, old), rtol=1e-5)
+
+
+def test_padding_is_not_seen():
+    critic = Critic(widths=(8,), minibatch=16)
+    spoil = lambda x: jnp.where(MASK.reshape(MASK.shape + (1,) * (x.ndim - 3)), x, 1e9)
+    clean = refitted(critic, observations=OBSERVATIONS)
+    dirty = refitted(critic, observations=spoil(OBSERVATIONS), targets=spoil(value(OBSERVATIONS)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), clean, dirty)
+
+
+def test_the_batch_is_the_newest_of_the_window():
+    far = value(OBSERVATIONS).at[1].add(500.0)
+    on_batch, on_window = (refitted(Critic(widths=(8,), fit=fit), 5, targets=far) for fit in ("batch", "window"))
+    np.testing.assert_allclose(on_batch.value_units.mean, far[0][MASK[0]].mean(), rtol=1e-4)
+    np.testing.assert_allclose(on_window.value_units.mean, far[MASK].mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("targets", "mask"), [(jnp.full(MASK.shape, jnp.inf), MASK), (value(OBSERVATIONS), MASK & False)])
+def test_a_fit_that_cannot_be_leaves_the_critic_alone(targets, mask):
+    critic = Critic(widths=(8,))
+    jax.tree.map(np.testing.assert_array_equal, refitted(critic, targets=targets, mask=mask), critic.init(KEY, 2))
+
+
+@pytest.mark.parametrize(("rows", "size"), [(23, 5), (23, 23), (23, 100), (6, 5), (0, 5)])
+def test_every_row_is_visited_once_an_epoch(rows, size):
+    mask = jax.random.permutation(KEY, jnp.arange(30) < rows)
+
+    def visit(carry, indices, real):
+        seen, largest, orders = carry
+        orders = orders.at[indices].add(jnp.where(real, jnp.arange(len(indices)), 0))
+        return (seen.at[indices].add(real), jnp.maximum(largest, real.sum()), orders), jnp.array(True)
+
+    start = (jnp.zeros(30, int), jnp.array(0), jnp.zeros(30, int))
+    seen, largest, _ = sweep(KEY, mask, 3, size, visit, start)
+    np.testing.assert_array_equal(seen, 3 * mask)
+    assert largest <= size
+    # Minibatches are as even as they can be.
+    assert rows == 0 or largest == -(-rows // -(-rows // min(size, 30)))
+
+
+def test_a_sweep_stops_when_told():
+    step = lambda carry, rows, real: (carry + 1, carry + 1 < 4)
+    assert sweep(KEY, jnp.ones(30, bool), 10, 5, step, jnp.array(0)) == 4
