@@ -1,6 +1,8 @@
 """Environment steps until the mean of the last 20 training episodes reaches a threshold, ours and Stable-Baselines3's.
 
-    python benchmarks/sample_efficiency.py [--tasks cartpole-500 cartpole-200 pendulum] [--seeds 20] [--peer-seeds 10]
+    python benchmarks/sample_efficiency.py [--tasks cartpole-500 cartpole-200 pendulum] [--seeds 20] [--peer-seeds 10] [--only ours|peers]
+
+Every seed's figure goes to sample_efficiency.json beside this script; what is there already is not run again (delete it to start afresh).
 
 Ours are the presets of TRPO, RTRPO, PPO and RPPO, and those of RTRPO and RPPO with a window of 1. Seeds start at 0; presets were tuned on
 seeds from 1000 on. We look at the threshold after each batch, Stable-Baselines3 after each step, which can only count against us. Their
@@ -12,9 +14,12 @@ Needs `pip install stable-baselines3==2.9.2 sb3-contrib==2.9.2` beside recollect
 
 import argparse
 import dataclasses
+import json
 import multiprocessing
+import sys
 import warnings
 from collections import deque
+from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +29,16 @@ TASKS = {
     "pendulum": ("InvertedPendulum-v5", 1000, 950.0, 200_000),
 }
 """Environment, time limit, threshold and budget of steps."""
+VARIANTS = {
+    "ppo": ("ppo", None),
+    "rppo, window 1": ("rppo", 1),
+    "rppo": ("rppo", None),
+    "trpo": ("trpo", None),
+    "rtrpo, window 1": ("rtrpo", 1),
+    "rtrpo": ("rtrpo", None),
+}
+"""Presets, and the window that takes the place of their own."""
+DATA = Path(__file__).with_suffix(".json")
 
 
 def ours(task: str, name: str, window: int | None, seeds: int) -> np.ndarray:
@@ -117,6 +132,12 @@ def theirs(arguments: tuple[str, str, int]) -> float:
     return watch.hit
 
 
+def all_of_theirs(task: str, algorithm: str, seeds: int) -> list[float]:
+    """A fresh process for each seed, one for each core."""
+    with multiprocessing.get_context("spawn").Pool(maxtasksperchild=1) as pool:
+        return pool.map(theirs, [(task, algorithm, seed) for seed in range(seeds)], chunksize=1)
+
+
 def middle_mean(values: np.ndarray) -> float:
     """Interquartile mean, with fractional weights at the edges of the middle half."""
     values, n = np.sort(values), len(values)
@@ -129,34 +150,46 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--peer-seeds", type=int, default=10)
+    parser.add_argument("--only", choices=("ours", "peers"))
     options = parser.parse_args()
-
-    print("| task | algorithm | seeds | median steps | IQM | least | most | missed | median / best peer | median / own K = 1 |")
-    print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     for task in options.tasks:
+        if options.only != "ours":
+            for name in ("ppo", "trpo"):
+                remember(f"{task}: sb3 {name}", lambda task=task, name=name: all_of_theirs(task, name, options.peer_seeds))
+        if options.only != "peers":
+            for label, (name, window) in VARIANTS.items():
+                remember(f"{task}: {label}", lambda task=task, name=name, window=window: ours(task, name, window, options.seeds))
+    if options.only is None:
+        table(options.tasks)
+
+
+def remember(label: str, measure) -> None:
+    """Measure unless that has been done, and write the figures down at once."""
+    data = json.loads(DATA.read_text()) if DATA.exists() else {}
+    if label not in data:
+        found = [int(steps) if np.isfinite(steps) else None for steps in measure()]
+        data = json.loads(DATA.read_text()) if DATA.exists() else {}
+        DATA.write_text(json.dumps({**data, label: found}, indent=1) + "\n")
+        print(label, found, file=sys.stderr, flush=True)
+
+
+def table(tasks: list[str]) -> None:
+    """All figures, and their ratios to the better of the peers and to the better window of 1."""
+    data = json.loads(DATA.read_text())
+    print("| task | algorithm | seeds | median steps | IQM | least | most | missed | median / best peer | median / own K = 1 |")
+    print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for task in tasks:
         _, _, threshold, budget = TASKS[task]
-        # A fresh process for each of theirs, one for each core.
-        with multiprocessing.get_context("spawn").Pool(maxtasksperchild=1) as pool:
-            seeds = range(options.peer_seeds)
-            peers = {
-                f"sb3 {name}": np.array(pool.map(theirs, [(task, name, seed) for seed in seeds], chunksize=1)) for name in ("ppo", "trpo")
-            }
-        rows = dict(peers)
-        for name in ("ppo", "trpo"):
-            rows[name] = ours(task, name, None, options.seeds)
-            rows[f"r{name}, window 1"] = ours(task, f"r{name}", 1, options.seeds)
-            rows[f"r{name}"] = ours(task, f"r{name}", None, options.seeds)
-        capped = {name: np.minimum(steps, budget) for name, steps in rows.items()}
-        best = min(np.median(capped[name]) for name in peers)
+        rows = {label: data[f"{task}: {label}"] for label in ("sb3 ppo", "sb3 trpo", *VARIANTS)}
+        steps = {label: np.array([budget if x is None else x for x in found]) for label, found in rows.items()}
+        median = {label: float(np.median(found)) for label, found in steps.items()}
+        best = min(median["sb3 ppo"], median["sb3 trpo"])
         print(f"| {task} | floor | | {20 * threshold:,.0f} | | | | | {20 * threshold / best:.2f} | |")
-        for name, steps in capped.items():
-            median, own = np.median(steps), ""
-            if name in ("rppo", "rtrpo"):
-                own = f"{median / min(np.median(capped[name[1:]]), np.median(capped[f'{name}, window 1'])):.2f}"
+        for label, found in steps.items():
+            ones = [median[one] for one in (label[1:], f"{label}, window 1") if label in ("rppo", "rtrpo") and one in median]
             print(
-                f"| {task} | {name} | {len(steps)} | {median:,.0f} | {middle_mean(steps):,.0f} | {steps.min():,.0f} | {steps.max():,.0f} "
-                f"| {np.isinf(rows[name]).sum()} | {median / best:.2f} | {own} |",
-                flush=True,
+                f"| {task} | {label} | {len(found)} | {median[label]:,.0f} | {middle_mean(found):,.0f} | {found.min():,} | {found.max():,} "
+                f"| {rows[label].count(None)} | {median[label] / best:.2f} | {f'{median[label] / min(ones):.2f}' if ones else ''} |"
             )
 
 

@@ -192,7 +192,16 @@ CHANGES = {
     "trpo": {
         **SHARED,
         **NATURAL,
-        **dict(advantages=Advantages(baseline="none"), critic=[], solver=[], target_kl=0.01, backtracks=1, shrink=0.5),
+        **dict(
+            advantages=Advantages(baseline="none"),
+            critic=[],
+            solver=[],
+            target_kl=0.01,
+            decay=2.0,
+            max_length=0.01,
+            backtracks=1,
+            shrink=0.5,
+        ),
     },
     "ppo": {
         **SHARED,

@@ -54,6 +54,8 @@ MISTAKES = {
     "VPG(learning_rate=float('nan'))": ["learning_rate=nan"],
     "VPG(decay=-0.5)": ["decay=-0.5"],
     "VPG(optimizer='adm')": ["did you mean 'adam'"],
+    "VPG(optimizer='adam:zero')": ["optimizer='adam:zero'", "adam:0.01"],
+    "VPG(optimizer='sgd:0.1')": ["optimizer='sgd:0.1'"],
     "RNPG(fisher='expcted')": ["did you mean 'expected'"],
     "Advantages(baseline='meen')": ["baseline='meen'", "did you mean 'mean'"],
     "Advantages(estimator='exakt')": ["did you mean 'exact'"],

@@ -1,10 +1,19 @@
-"""Tuned settings of every algorithm on the environments that people try first."""
+"""Settings of every algorithm, tuned for the environments that people try first.
+
+What the tuning taught (on seeds from 1000 on; those reported start at 0): standardised advantages, steps scaled to a radius and
+Adam all make steps as long in a solved problem as in an unsolved one, and there they follow noise until the policy is lost
+again. So for the balancing tasks advantages keep their size, TRPO has a longest multiple of the natural direction, and Adam an
+epsilon. Windows hold some 2,000 transitions, several episodes, so that what one episode taught is not forgotten in the next.
+"""
 
 import dataclasses
+from typing import Any
 
-from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
+from recollect.advantages import Advantages
+from recollect.algorithms import ALGORITHMS, PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG, AbstractAlgorithm
 from recollect.checks import check_name
 from recollect.collect import AbstractCollector, Episodes, Steps
+from recollect.critic import Critic
 from recollect.defaults import Architecture
 
 
@@ -17,14 +26,11 @@ class Preset:
     policy: Architecture = dataclasses.field(default_factory=Architecture)
 
 
-PRESETS: dict[str, dict[str, Preset]] = {}
-
-
 def preset(algorithm: str, env: str) -> Preset:
     """The tuned settings of a named algorithm on a named environment; its sensible defaults where nothing has been tuned."""
     check_name("algorithm", algorithm, ALGORITHMS)
-    tuned = PRESETS.get(env, {}).get(algorithm)
-    return default_preset(algorithm) if tuned is None else tuned
+    tuned = PRESETS.get(env)
+    return default_preset(algorithm) if tuned is None else tuned[algorithm]
 
 
 def default_preset(algorithm: str) -> Preset:
@@ -32,3 +38,59 @@ def default_preset(algorithm: str) -> Preset:
     settings = ALGORITHMS[algorithm]()
     bootstraps = settings.advantages.baseline == "critic"
     return Preset(settings, Steps(8, 64) if bootstraps else Episodes(4))
+
+
+PLAIN = Advantages("vtrace", "critic", gae_lambda=0.98)
+SCALED = Advantages("vtrace", "critic", standardise=True)
+CRITIC = Critic(learning_rate=3e-3, minibatch=128)
+
+
+def _gradients(discount: float, policy: Architecture) -> dict[str, Preset]:
+    """Plain and natural gradients: Adam for the one, a fixed multiple of the direction for the other."""
+    shared: dict[str, Any] = dict(discount=discount, advantages=SCALED, critic=CRITIC)
+    plain: dict[str, Any] = dict(optimizer="adam", learning_rate=0.01)
+    natural: dict[str, Any] = dict(fisher="expected", damping=0.01, learning_rate=0.1)
+    algorithms = {
+        "vpg": VPG(**shared, **plain),
+        "rpg": RPG(window=4, **shared, **plain),
+        "vnpg": VNPG(**shared, **natural),
+        "rnpg": RNPG(window=5, **shared, **natural),
+    }
+    return {name: Preset(algorithm, Steps(8, 64), policy) for name, algorithm in algorithms.items()}
+
+
+def _balancing(discount: float, radius: float, max_length: float, epsilon: float, policy: Architecture) -> dict[str, Preset]:
+    """For poles on carts, where every step pays the same until the pole falls."""
+    shared: dict[str, Any] = dict(discount=discount, advantages=PLAIN, critic=CRITIC)
+    trust: dict[str, Any] = dict(fisher="expected", damping=0.01, target_kl=radius, max_length=max_length)
+    clip: dict[str, Any] = dict(learning_rate=3e-3, optimizer=f"adam:{epsilon}")
+    return {
+        **_gradients(discount, policy),
+        "trpo": Preset(TRPO(**shared, **trust), Steps(4, 128), policy),
+        "rtrpo": Preset(RTRPO(window=20, **shared, **trust), Steps(2, 64), policy),
+        "ppo": Preset(PPO(minibatch=64, **shared, **clip), Steps(4, 128), policy),
+        "rppo": Preset(RPPO(window=16, **shared, **clip), Steps(2, 64), policy),
+    }
+
+
+def _swinging(discount: float, policy: Architecture) -> dict[str, Preset]:
+    """For pendulums that have to be swung up, where there is always something left to gain."""
+    shared: dict[str, Any] = dict(discount=discount, advantages=SCALED, critic=CRITIC)
+    trust: dict[str, Any] = dict(fisher="expected", damping=0.01, target_kl=0.02)
+    clip: dict[str, Any] = dict(learning_rate=3e-3)
+    algorithms = {
+        "trpo": TRPO(**shared, **trust),
+        "rtrpo": RTRPO(window=5, **shared, **trust),
+        "ppo": PPO(**shared, **clip),
+        "rppo": RPPO(window=4, **shared, **clip),
+    }
+    return _gradients(discount, policy) | {name: Preset(algorithm, Steps(8, 64), policy) for name, algorithm in algorithms.items()}
+
+
+PRESETS: dict[str, dict[str, Preset]] = {
+    "CartPole-v1": _balancing(discount=0.98, radius=0.02, max_length=1.0, epsilon=0.01, policy=Architecture()),
+    "InvertedPendulum-v5": _balancing(discount=0.99, radius=0.03, max_length=0.1, epsilon=0.03, policy=Architecture(log_std=-1.0)),
+    "Acrobot-v1": _swinging(discount=0.99, policy=Architecture()),
+    "Pendulum-v1": _swinging(discount=0.9, policy=Architecture(widths=(64,), activation="tanh")),
+}
+"""By environment, then by algorithm."""

@@ -23,7 +23,18 @@ from recollect.recall import Recall, recall, remember_occupancy
 from recollect.types import Batch, all_finite, flatten
 from recollect.weights import Weights
 
-OPTIMIZERS = {"sgd": optax.sgd(1.0), "adam": optax.adam(1.0)}
+
+def parse_optimizer(text: str) -> optax.GradientTransformation:
+    """`sgd`, `adam`, or `adam:EPSILON`; the epsilon that Adam adds to its denominator lets steps shrink with gradients smaller than it."""
+    name, _, epsilon = text.partition(":")
+    check_name("optimizer", name, ("sgd", "adam"))
+    try:
+        number = float(epsilon or 1e-8)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf") or (name == "sgd" and epsilon):
+        raise ValueError(f"optimizer={text!r} is not understood; give sgd, adam or adam:EPSILON, for example adam:0.01.")
+    return optax.sgd(1.0) if name == "sgd" else optax.adam(1.0, eps=number)
 
 
 def _flag(metavar: str, parse: Callable[[str], Any], show: Callable[[Any], str] = str) -> PrimitiveConstructorSpec:
@@ -38,7 +49,7 @@ def _flag(metavar: str, parse: Callable[[str], Any], show: Callable[[Any], str] 
 
 
 Rate = Annotated[float | Callable[[Int[Array, ""]], Float[Array, ""]], _flag("FLOAT", float)]
-Optimizer = Annotated[str | optax.GradientTransformation, _flag("{sgd,adam}", str)]
+Optimizer = Annotated[str | optax.GradientTransformation, _flag("{sgd,adam,adam:EPSILON}", str)]
 Projection = Annotated[AbstractProjection, _flag("SET", parse_projection, lambda _: "none")]
 
 REFUSALS = (
@@ -139,7 +150,7 @@ class AbstractAscent(AbstractAlgorithm):
     decay: float = 0.0
     """β: the step size in iteration n = 1, 2, … is α n^−β."""
     optimizer: Optimizer = eqx.field(static=True, default="sgd")
-    """`sgd`, `adam`, or (in Python) any Optax transformation that descends; α multiplies its updates."""
+    """`sgd`, `adam`, `adam:EPSILON`, or (in Python) any Optax transformation that descends; α multiplies its updates."""
     objective_scale: bool = eqx.field(static=True, default=False)
     """Multiply the gradient by 1/(1 − γ), so that it estimates ∇η as the paper defines it and not (1 − γ)∇η."""
 
@@ -149,7 +160,7 @@ class AbstractAscent(AbstractAlgorithm):
         return rate * (iteration + 1.0) ** -self.decay
 
     def transformation(self) -> optax.GradientTransformation:
-        return OPTIMIZERS[self.optimizer] if isinstance(self.optimizer, str) else self.optimizer
+        return parse_optimizer(self.optimizer) if isinstance(self.optimizer, str) else self.optimizer
 
     def scaled(self, gradient: Float[Array, "*d"]) -> Float[Array, "*d"]:
         return gradient / (1 - self.discount) if self.objective_scale else gradient
@@ -169,7 +180,7 @@ def check_settings(algorithm: AbstractAlgorithm) -> None:
         check_number("learning_rate", algorithm.learning_rate, low=0, open_low=True, remedy="give a step size above 0")
         check_number("decay", algorithm.decay, low=0, remedy="give the exponent of n^-decay, 0 for a constant step size")
         if isinstance(algorithm.optimizer, str):
-            check_name("optimizer", algorithm.optimizer, OPTIMIZERS)
+            parse_optimizer(algorithm.optimizer)
 
 
 def initial_state(

@@ -45,7 +45,7 @@ class PPO(AbstractAscent):
     learning_rate: Rate = 3e-4
     """α of every minibatch step: a number, or (in Python) an Optax schedule of the iteration."""
     optimizer: Optimizer = eqx.field(static=True, default="adam")
-    """`sgd`, `adam`, or (in Python) any Optax transformation that descends; α multiplies its updates."""
+    """`sgd`, `adam`, `adam:EPSILON`, or (in Python) any Optax transformation that descends; α multiplies its updates."""
     clip: float = 0.2
     """ε: how far a ratio may move before its sample is silenced; infinite for no clip."""
     clip_centre: ClipCentre = eqx.field(static=True, default="one")

@@ -36,6 +36,10 @@ class TRPO(AbstractNatural):
     advantages: Advantages = Advantages("vtrace", "critic", standardise=True)
     target_kl: float = 0.01
     """δ: radius of the trust region."""
+    decay: float = 0.0
+    """β: the radius in iteration n = 1, 2, … is δ n^−β. Steps are as long as the radius even when the gradient is only noise."""
+    max_length: float = float("inf")
+    """Longest multiple of the natural direction. Steps then shrink as the gradient does, if advantages are not standardised."""
     backtracks: int = eqx.field(static=True, default=10)
     """How often the line search may shorten the step before it gives up."""
     shrink: float = 0.7
@@ -44,6 +48,8 @@ class TRPO(AbstractNatural):
     def __check_init__(self):
         check_natural(self)
         check_number("target_kl", self.target_kl, low=0, open_low=True, remedy="give the largest KL of a step, for example 0.01")
+        check_number("decay", self.decay, low=0, remedy="give the exponent of n^-decay, 0 for a constant radius")
+        check_number("max_length", self.max_length, low=0, open_low=True, remedy="give a multiple above 0, or leave it out")
         check_count("backtracks", self.backtracks, "give how often the step may be shortened")
         check_number("shrink", self.shrink, low=0, high=1, open_low=True, open_high=True, remedy="give a number between 0 and 1")
 
@@ -57,8 +63,10 @@ class TRPO(AbstractNatural):
 
         θ, unflatten = flatten(state.policy)
         along = lambda length: self.project(unflatten(θ + length * solution.direction))
-        passes = lambda length: self._passes(recalled, advantages, state.policy, along(length))
-        search = backtrack(passes, length_to_radius(fisher, solution.direction, damping, self.target_kl), self.shrink, self.backtracks)
+        radius = self.target_kl * (state.iteration + 1.0) ** -self.decay
+        passes = lambda length: self._passes(recalled, advantages, state.policy, along(length), radius)
+        longest = jnp.minimum(length_to_radius(fisher, solution.direction, damping, radius), self.max_length)
+        search = backtrack(passes, longest, self.shrink, self.backtracks)
 
         moved = (along(search.length), solution.direction)
         failures = [*common_failures(usable & also_usable, gradient, solution.direction, moved[0]), (5, ~search.found)]
@@ -69,7 +77,9 @@ class TRPO(AbstractNatural):
         info = describe(recalled, history, state.policy, policy, gradient, solution.direction, estimates, refused, **told)
         return State(policy, None, critic, history, fisher_history, direction, caution, state.iteration + 1), info
 
-    def _passes(self, recalled: Recall, advantages: Float[Array, " row"], old: AbstractPolicy, new: AbstractPolicy) -> Bool[Array, ""]:
+    def _passes(
+        self, recalled: Recall, advantages: Float[Array, " row"], old: AbstractPolicy, new: AbstractPolicy, radius: Float[Array, ""]
+    ) -> Bool[Array, ""]:
         """Whether a step improves the surrogate and stays inside the trust region."""
         bound, count = recalled.packing.prefix(self.window)
         observations, actions = recalled.observations[:bound], recalled.actions[:bound]
@@ -79,7 +89,7 @@ class TRPO(AbstractNatural):
         newest = jnp.arange(bound) < recalled.packing.prefix(1)[1]
         mean = lambda importance: jnp.sum(importance * kls) / jnp.maximum(importance.sum(), jnp.finfo(kls.dtype).tiny)
         importance = jnp.where(jnp.arange(bound) < count, recalled.importance[:bound], 0)
-        return (gain > 0) & (mean(importance) <= self.target_kl) & (mean(importance * newest) <= self.target_kl)
+        return (gain > 0) & (mean(importance) <= radius) & (mean(importance * newest) <= radius)
 
 
 def RTRPO(window: int = 10, fisher_window: int | None = None, **settings) -> TRPO:

@@ -1,0 +1,57 @@
+"""Environment steps a second of PPO in training: one seed, CartPole-v1, settings of rl-baselines3-zoo, without compilation.
+
+    python benchmarks/throughput.py
+
+Eight copies, 32 steps each an iteration, 20 epochs of one minibatch of 256, networks of 64 and 64 tanh units for policy and value. Beside
+ours Stable-Baselines3's in the same run, if it is installed (`pip install stable-baselines3==2.9.2`).
+"""
+
+import time
+
+from recollect import PPO, Advantages, Architecture, CartPole, Critic, Steps, train
+
+STEPS, PEER_STEPS = 300_000, 30_000
+ZOO = dict(discount=0.98, learning_rate=1e-3, epochs=20, minibatch=256, clip=0.2, max_gradient_norm=0.5)
+
+
+def ours() -> float:
+    run = train(
+        CartPole(),
+        PPO(
+            advantages=Advantages("gae", "critic", gae_lambda=0.8, standardise=True),
+            critic=Critic(widths=(64, 64), epochs=20, minibatch=256, learning_rate=1e-3, fit="batch"),
+            **ZOO,
+        ),
+        collector=Steps(8, 32),
+        policy=Architecture(widths=(64, 64), activation="tanh"),
+        environment_steps=STEPS,
+        progress=False,
+    )
+    return run.curves["environment_steps"][0, -1] / run.clock[-1]
+
+
+def theirs() -> float:
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    settings = dict(n_steps=32, batch_size=256, n_epochs=20, gae_lambda=0.8, gamma=0.98, learning_rate=1e-3, clip_range=0.2)
+    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=8, seed=0), seed=0, device="cpu", **settings)
+    start = time.perf_counter()
+    model.learn(PEER_STEPS)
+    return PEER_STEPS / (time.perf_counter() - start)
+
+
+def main() -> None:
+    rates = sorted(ours() for _ in range(3))
+    print("| what | environment steps/s |\n|:--|--:|")
+    print(f"| recollect PPO, three runs | {', '.join(f'{rate:,.0f}' for rate in rates)} |")
+    try:
+        peer = theirs()
+    except ImportError:
+        return
+    print(f"| Stable-Baselines3 PPO | {peer:,.0f} |")
+    print(f"| recollect (median) / Stable-Baselines3 | {rates[1] / peer:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
