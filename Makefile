@@ -23,6 +23,7 @@ lint: install
 	$(BIN)/pyright
 
 benchmark: install
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,benchmark]'
 	$(BIN)/python benchmarks/run.py
 
 clean:

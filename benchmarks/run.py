@@ -1,6 +1,7 @@
-"""All benchmarks, one after another, as a page: python benchmarks/run.py writes benchmarks/RESULTS.md (about 6 minutes).
+"""Benchmarks as a page: python benchmarks/run.py [SCRIPT ...] writes benchmarks/RESULTS.md (all of them: about an hour).
 
-Times on shared machines are noisy; the ratios within a table were measured in one run.
+With names of scripts only those run again; the other sections stay as they were. Times on shared machines are noisy; the ratios
+within a table were measured in one run.
 """
 
 import os
@@ -10,7 +11,12 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PAGE = HERE / "RESULTS.md"
 SECTIONS = {
+    "sample_efficiency.py": "Environment steps to a threshold, beside Stable-Baselines3",
+    "throughput.py": "Training throughput of PPO, one seed",
+    "trust_region.py": "KL of accepted TRPO steps on fresh states",
+    "clip_centre.py": "Samples that PPO's clip silences",
     "training.py": "Training RNPG on cartpole: 50 seeds × 150 iterations × 4 episodes, window 10",
     "large_update.py": "One update with 80,000 rows and 4,610 parameters",
     "solvers.py": "Solvers against rows and parameters",
@@ -18,17 +24,24 @@ SECTIONS = {
 
 
 def main() -> None:
+    unknown = set(sys.argv[1:]) - set(SECTIONS)
+    if unknown:
+        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(SECTIONS)}")
+    kept = dict(part.split("\n\n", 1) for part in PAGE.read_text().split("\n## ")[1:]) if PAGE.exists() else {}
     parts = [
         "# Benchmarks",
         "Written by `make benchmark`. Each script's opening lines say what is measured and how.",
         f"Machine: {os.cpu_count()} cores, {platform.processor() or platform.machine()}, Python {platform.python_version()}.",
     ]
     for script, title in SECTIONS.items():
+        if title in kept and sys.argv[1:] and script not in sys.argv[1:]:
+            parts += [f"## {title}", kept[title].strip()]
+            continue
         print(f"{script} …", file=sys.stderr, flush=True)
-        result = subprocess.run([sys.executable, HERE / script], capture_output=True, text=True, check=True)
+        result = subprocess.run([sys.executable, HERE / script], stdout=subprocess.PIPE, text=True, check=True)
         parts += [f"## {title}", f"`python benchmarks/{script}`", result.stdout.strip()]
-    (HERE / "RESULTS.md").write_text("\n\n".join(parts) + "\n")
-    print((HERE / "RESULTS.md").read_text())
+    PAGE.write_text("\n\n".join(parts) + "\n")
+    print(PAGE.read_text())
 
 
 if __name__ == "__main__":

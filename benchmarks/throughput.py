@@ -3,7 +3,7 @@
     python benchmarks/throughput.py
 
 Eight copies, 32 steps each an iteration, 20 epochs of one minibatch of 256, networks of 64 and 64 tanh units for policy and value. Beside
-ours Stable-Baselines3's in the same run, if it is installed (`pip install stable-baselines3==2.9.2`).
+ours Stable-Baselines3's in the same run, if it is installed (extra `benchmark`).
 """
 
 import time

@@ -15,6 +15,7 @@ import pytest
 from recollect import (
     LQC,
     RNPG,
+    RTRPO,
     VNPG,
     VPG,
     Advantages,
@@ -30,11 +31,15 @@ from recollect import (
     Steps,
     Weights,
     chain,
+    make,
+    preset,
     tabular_direct_policy,
     train,
 )
 from recollect.algorithms import ALGORITHMS
+from recollect.defaults import check_fit
 from recollect.envs import AbstractEnv, Actions, Step
+from recollect.presets import PRESETS
 from recollect.runtime import use_compilation_cache
 
 SHORT = CartPole(max_steps=20)
@@ -126,6 +131,17 @@ def test_every_algorithm_solves_a_probe(name):
     result = train(Probe(), small, collector=Episodes(16), policy=Architecture(widths=(8,)), seeds=2, iterations=60)
     assert result.curves["return_mean"][:, :2].mean() < 0.8
     assert result.curves["return_mean"][:, -5:].mean() > 0.95
+
+
+def test_presets_are_complete_and_fit():
+    assert set(PRESETS) == {"CartPole-v1", "Acrobot-v1", "Pendulum-v1", "InvertedPendulum-v5"}
+    for env, presets in PRESETS.items():
+        assert set(presets) == set(ALGORITHMS)
+        for name, chosen in presets.items():
+            assert preset(name, env) is chosen
+            assert (chosen.algorithm.window > 1) == (ALGORITHMS[name]().window > 1)
+            check_fit(make(env), chosen.algorithm, chosen.policy)
+    assert preset("rtrpo", "LQC").algorithm == RTRPO()
 
 
 class Hostile(AbstractEnv):

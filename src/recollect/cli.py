@@ -37,9 +37,12 @@ environments:  {", ".join(ENVIRONMENTS)}
 
 Each run writes a folder below runs/ with its settings (settings.json), curves.csv and learning_curves.png.
 
+Settings tuned for an algorithm and an environment are used where there are any, unless --no-preset is given.
+
 examples:
-  recollect train rnpg CartPole-v1 --window 10 --iterations 150 --seeds 5 --max-steps 200
-  recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200
+  recollect train rtrpo CartPole-v1 --target-return 475 --environment-steps 50000
+  recollect train rppo InvertedPendulum-v5 --environment-steps 40000 --policy.head squashed
+  recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --no-preset
   recollect train rnpg LQC --samples 5 --advantages.estimator exact --learning-rate 1 --decay 0.9 --objective-scale
 """
 
