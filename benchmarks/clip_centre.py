@@ -30,11 +30,10 @@ def main() -> None:
             run = train(CartPole(), algorithm, collector=Steps(4, 64), seeds=SEEDS, iterations=ITERATIONS, progress=False)
             silenced = np.nanmean(run.curves["silenced_by_age"][:, 20:], axis=(0, 1))
             returns = run.curves["recent_return"]
-            with np.errstate(invalid="ignore"):
-                mean = np.where(np.isfinite(returns), returns, np.nan)
+            known = np.isfinite(returns).all(0)  # after the first 20 episodes of every seed
             label = f"around {'1' if centre == 'one' else 'the current ratio'}, α = {rate:g}"
             left.plot(np.arange(WINDOW), 100 * silenced, style, color=colour, label=label, marker="o", markersize=3)
-            right.plot(np.arange(1, ITERATIONS + 1), np.nanmean(mean, axis=0), style, color=colour)
+            right.plot(np.flatnonzero(known) + 1, returns[:, known].mean(0), style, color=colour)
             print(f"| {centre} | {rate:g} | {silenced[0]:.1%} | {silenced[-1]:.1%} | {np.nanmean(run.curves['return_mean']):.1f} |")
     left.set(title="silenced by the clip", xlabel="age of the batch, in iterations", ylabel="% of its transitions", ylim=(0, None))
     right.set(title=f"CartPole-v1, {SEEDS} seeds", xlabel="iteration", ylabel="mean of the last 20 episodes", ylim=(0, None))
