@@ -32,12 +32,12 @@ def main() -> None:
             returns = run.curves["recent_return"]
             known = np.isfinite(returns).all(0)  # after the first 20 episodes of every seed
             label = f"around {'1' if centre == 'one' else 'the current ratio'}, α = {rate:g}"
-            left.plot(np.arange(WINDOW), 100 * silenced, style, color=colour, label=label, marker="o", markersize=3)
-            right.plot(np.flatnonzero(known) + 1, returns[:, known].mean(0), style, color=colour)
+            left.plot(np.arange(WINDOW), 100 * silenced, style, color=colour, marker="o", markersize=3)
+            right.plot(np.flatnonzero(known) + 1, returns[:, known].mean(0), style, color=colour, label=label)
             print(f"| {centre} | {rate:g} | {silenced[0]:.1%} | {silenced[-1]:.1%} | {np.nanmean(run.curves['return_mean']):.1f} |")
     left.set(title="silenced by the clip", xlabel="age of the batch, in iterations", ylabel="% of its transitions", ylim=(0, None))
     right.set(title=f"CartPole-v1, {SEEDS} seeds", xlabel="iteration", ylabel="mean of the last 20 episodes", ylim=(0, None))
-    left.legend(frameon=False)
+    right.legend(frameon=False, loc="lower right")
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
