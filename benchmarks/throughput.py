@@ -27,7 +27,7 @@ def ours() -> float:
         environment_steps=STEPS,
         progress=False,
     )
-    return run.curves["environment_steps"][0, -1] / run.clock[-1]
+    return STEPS / run.clock[-1]
 
 
 def theirs() -> float:
