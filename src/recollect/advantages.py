@@ -87,11 +87,12 @@ class Advantages(eqx.Module):
         """Advantages and targets of all transitions; `log_ratio` is log ω of the action taken."""
         mask = batches.mask
         values, next_values = self._values(batches, discount, critic)
-        one = jnp.ones_like(batches.rewards)
-        # The clamp also keeps an overflowing ratio from reaching the recursion as infinity.
-        ratio = jnp.exp(jnp.minimum(where_mask(mask, log_ratio), 80.0)) if self.estimator == "vtrace" else one
         decay = discount * (1.0 if self.estimator in ("return", "exact") else self.gae_lambda)
-        rho, c = (jnp.minimum(ratio, self.truncate_rho), jnp.minimum(ratio, self.truncate_c)) if self.estimator == "vtrace" else (one, one)
+        rho = c = jnp.ones_like(batches.rewards)
+        if self.estimator == "vtrace":
+            # The clamp also keeps an overflowing ratio from reaching the recursion as infinity.
+            ratio = jnp.exp(jnp.minimum(where_mask(mask, log_ratio), 80.0))
+            rho, c = jnp.minimum(ratio, self.truncate_rho), jnp.minimum(ratio, self.truncate_c)
         advantages, corrections = vtrace(batches, values, next_values, discount, decay, rho, c)
         targets = values + corrections
         if self.estimator == "exact":
