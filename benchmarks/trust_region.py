@@ -2,8 +2,9 @@
 
     python benchmarks/trust_region.py
 
-TRPO and RTRPO with default settings and a constant radius of 0.01 train on each environment. After every accepted step, KL(old ‖ new) is
-averaged over the states of 16 fresh episodes of the old policy; the share of steps with at most 1.5 × the radius is printed.
+TRPO and RTRPO with default settings and a constant radius of 0.01 train on 8 episodes an iteration in each environment. After every
+accepted step, KL(old ‖ new) is averaged over the states of 16 fresh episodes of the old policy; the share of steps with at most 1.5 × the
+radius is printed.
 """
 
 import dataclasses
@@ -12,11 +13,11 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from recollect import RTRPO, TRPO, Architecture, Episodes, Steps, make
+from recollect import RTRPO, TRPO, Architecture, Episodes, make
 from recollect.envs import ENVIRONMENTS, AbstractOracle
 from recollect.types import traced_floats
 
-ITERATIONS, RADIUS = 60, 0.01
+ITERATIONS, RADIUS = 100, 0.01
 
 
 def fresh_kls(name: str, algorithm) -> np.ndarray:
@@ -24,7 +25,7 @@ def fresh_kls(name: str, algorithm) -> np.ndarray:
     if isinstance(env, AbstractOracle):
         algorithm = dataclasses.replace(algorithm, discount=float(env.discount))
     algorithm = traced_floats(algorithm)
-    collector, fresh = Steps(8, 64), Episodes(16)
+    collector, fresh = Episodes(8), Episodes(16)
     key = jax.random.key(0)
     policy = Architecture().build(key, env)
 

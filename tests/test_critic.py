@@ -71,7 +71,7 @@ def test_every_row_is_visited_once_an_epoch(rows, size):
 
     def visit(carry, indices, real):
         seen, largest, orders = carry
-        orders = orders.at[indices].add(jnp.where(real, jnp.arange(len(indices)), 0))
+        orders = orders.at[indices].add(jnp.where(real, jnp.arange(len(real)), 0))
         return (seen.at[indices].add(real), jnp.maximum(largest, real.sum()), orders), jnp.array(True)
 
     start = (jnp.zeros(30, int), jnp.array(0), jnp.zeros(30, int))

@@ -130,7 +130,7 @@ def test_packing_keeps_every_transition_newest_first(monkeypatch):
     monkeypatch.setattr("recollect.packing.CHUNK", 4)
     packed = Packing.of(mask)
     np.testing.assert_array_equal(packed.rows(values), [0, 1, 3, 9, 10, 11, 0, 0, 0, 0, 0, 0])
-    np.testing.assert_array_equal(packed.by_age(packed.rows(values)), jnp.where(mask, values, 0).reshape(2, 6))
+    np.testing.assert_array_equal(packed.unpack(packed.rows(values)), jnp.where(mask, values, 0))
     assert [int(packed.prefix(k)[1]) for k in (1, 2)] == [3, 6]
 
 

@@ -42,11 +42,11 @@ def test_weights_are_ratios_of_probabilities_newest_first():
     old, new = random_policy(KEY), random_policy(jax.random.key(1))
     first, second = batch_of(jax.random.key(2), old), batch_of(jax.random.key(3), new)
     recalled = recall(remembered([old, new], [first, second], Weights()), new, Weights())
-    by_age = recalled.packing.by_age(recalled.weights)
-    np.testing.assert_allclose(by_age[0], second.mask.ravel(), atol=1e-5)
+    by_age = recalled.packing.unpack(recalled.weights)
+    np.testing.assert_allclose(by_age[0], second.mask, atol=1e-5)
     log_prob = lambda policy: jax.vmap(jax.vmap(policy.log_prob))(first.observations, first.actions)
     expected = jnp.where(first.mask, jnp.exp(log_prob(new) - log_prob(old)), 0)
-    np.testing.assert_allclose(by_age[1], expected.ravel(), rtol=1e-4)
+    np.testing.assert_allclose(by_age[1], expected, rtol=1e-4)
     assert expected.std() > 0.1
 
 

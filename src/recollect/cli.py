@@ -21,6 +21,8 @@ from recollect.envs import ENVIRONMENTS, AbstractEnv, AbstractOracle, make
 from recollect.plot import learning_curves
 from recollect.presets import default_preset, preset
 from recollect.report import summarise, table, to_json, write_curves, write_settings
+from recollect.runtime import one_blas_thread, use_compilation_cache
+from recollect.theory import EXPERIMENTS
 from recollect.train import train
 
 HELP = f"""recollect {recollect.__version__}: policy gradients that reuse the trajectories of past policies.
@@ -28,12 +30,15 @@ HELP = f"""recollect {recollect.__version__}: policy gradients that reuse the tr
 usage:
   recollect train ALGORITHM ENV [flags]    train one algorithm on several seeds
   recollect compare ENV [flags]            train several algorithms on the same seeds
+  recollect theory EXPERIMENT [flags]      check a theorem of the paper, with figures and pictures
   recollect train ALGORITHM --help         all flags of an algorithm
   recollect compare --help                 all flags of a comparison
+  recollect theory EXPERIMENT --help       all flags of an experiment
   recollect --version
 
 algorithms:    {", ".join(ALGORITHMS)}
 environments:  {", ".join(ENVIRONMENTS)}
+experiments:   {", ".join(EXPERIMENTS)}
 
 Each run writes a folder below runs/ with its settings (settings.json), curves.csv and learning_curves.png.
 
@@ -43,6 +48,7 @@ examples:
   recollect train rtrpo CartPole-v1 --target-return 475 --environment-steps 50000
   recollect train rppo InvertedPendulum-v5 --environment-steps 40000 --policy.head squashed
   recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --no-preset
+  recollect theory normality --cases 5 1 5 10 --iterations 50000
   recollect train rnpg LQC --samples 5 --advantages.estimator exact --learning-rate 1 --decay 0.9 --objective-scale
 """
 
@@ -115,16 +121,49 @@ def _dispatch(words: list[str]) -> int:
     if command == "--version":
         print(f"recollect {recollect.__version__}")
         return 0
-    check_name("command", command, ("train", "compare"))
+    check_name("command", command, ("train", "compare", "theory"))
     if command == "compare":
         return _compare(rest, words)
     if not rest or rest[0] in ("--help", "-h"):
         print(HELP, end="")
         return 0 if rest else 2
     name, *flags = rest
+    if command == "theory":
+        check_name("experiment", name, EXPERIMENTS)
+        return _theory(name, flags, words)
     check_name("algorithm", name, ALGORITHMS)
     (chosen, _) = _parse(_training(name, flags), flags, f"recollect train {name}")
     return _execute({name: chosen}, chosen.env, chosen.run, words)
+
+
+def _theory(name: str, flags: list[str], words: list[str]) -> int:
+    experiment = EXPERIMENTS[name]
+    kind = dataclasses.make_dataclass(
+        "Theory",
+        [
+            ("experiment", Annotated[experiment, tyro.conf.arg(name="")], dataclasses.field(default_factory=experiment)),
+            ("out", Annotated[Path | None, tyro.conf.arg(help="Folder for the results; a new one below runs/ if not given.")], None),
+            ("json", Annotated[bool, tyro.conf.arg(help="Print the table as one JSON list in the last line.")], False),
+        ],
+        frozen=True,
+    )
+    kind.__doc__ = experiment.__doc__
+    chosen, _ = _parse(kind, flags, f"recollect theory {name}")
+    folder = chosen.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-theory-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    about = dict(command=["recollect", *words], version=recollect.__version__, jax=jax.__version__)
+    write_settings(folder / "settings.json", {**about, name: chosen.experiment})
+    use_compilation_cache()
+    with one_blas_thread():
+        findings = chosen.experiment.run()
+    written = findings.write(folder)
+    console = Console(stderr=chosen.json, width=None if sys.stdout.isatty() else 160)
+    console.print(findings.table())
+    console.print(findings.verdict, highlight=False)
+    console.print(f"wrote {folder}/{', '.join(path.name for path in written)}, settings.json", highlight=False, soft_wrap=True)
+    if chosen.json:
+        print(to_json(findings.rows))
+    return 0
 
 
 def _compare(flags: list[str], words: list[str]) -> int:

@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from recollect.checks import check_count
-from recollect.envs.base import AbstractEnv, Step
+from recollect.envs.base import AbstractEnv, AbstractOracle, Step
 from recollect.policies import AbstractPolicy
 from recollect.types import Batch
 
@@ -139,9 +139,33 @@ class Draws(AbstractCollector):
             return act(state, time, alive)[0], time
 
         transitions, times = jax.vmap(run)(_copy_keys(key, self.samples))
-        batch = _with_log_probs(policy, jax.tree.map(lambda x: x[:, None], transitions))
-        worth = jnp.where(batch.mask, batch.rewards, 0)[:, 0] / (1 - discount)
-        return carry, Collected(batch, worth, jnp.sum(times) + batch.mask.sum())
+        return carry, _drawn(policy, transitions, discount, jnp.sum(times) + transitions.mask.sum())
+
+
+class Occupancy(AbstractCollector):
+    """Independent draws from d^π itself, where the environment knows it: what `Draws` gives, without the walk."""
+
+    samples: int = eqx.field(static=True, default=5)
+
+    def __check_init__(self):
+        check_count("samples", self.samples)
+
+    def __call__(self, key, env, policy, carry, discount):
+        if not isinstance(env, AbstractOracle):
+            raise ValueError(f"{type(env).__name__} does not know its occupancy measure; use LQC or Tabular, or collect with Draws.")
+        key_states, key_actions = jax.random.split(key)
+        states = env.draw_states(key_states, policy, self.samples)
+        now, alive = jnp.zeros((), jnp.int32), jnp.array(True)
+        act = lambda key, state: _act(key, env, policy, state, now, alive)[0]
+        transitions = jax.vmap(act)(_copy_keys(key_actions, self.samples), states)
+        return carry, _drawn(policy, transitions, discount, jnp.array(self.samples))
+
+
+def _drawn(policy: AbstractPolicy, transitions: Batch, discount, environment_steps: Int[Array, ""]) -> Collected:
+    """Independent transitions as a batch of episodes with one step each."""
+    batch = _with_log_probs(policy, jax.tree.map(lambda x: x[:, None], transitions))
+    worth = jnp.where(batch.mask, batch.rewards, 0)[:, 0] / (1 - discount)
+    return Collected(batch, worth, environment_steps)
 
 
 def _copy_keys(key: PRNGKeyArray, copies: int) -> Key[Array, " copy"]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from recollect.checks import check_count, check_name, check_number
 from recollect.minibatches import sweep
 from recollect.policies.networks import ACTIVATIONS, MLP, Affine, mlp
-from recollect.types import all_finite, where_mask
+from recollect.types import all_finite, flatten, where_mask
 
 Fit = Literal["batch", "window"]
 SPREAD_FLOOR = 1e-6
@@ -78,7 +78,7 @@ class Critic(eqx.Module):
         """A critic that knows nothing: V(s) is about zero everywhere."""
         network = mlp(key, observation_size, 1, self.widths, self.activation, final_scale=0.01)
         units = lambda shape: Units(jnp.zeros(shape), jnp.ones(shape))
-        return Values(network, units(observation_size), units(()), _adam.init(eqx.filter(network, eqx.is_array)), jnp.zeros(()))
+        return Values(network, units(observation_size), units(()), _adam.init(flatten(network)[0]), jnp.zeros(()))
 
     def refit(
         self,
@@ -98,17 +98,19 @@ class Critic(eqx.Module):
         network = _in_units(values.network, values.value_units, value_units)
         inputs, outputs = (rows - units.mean) / units.spread, (wanted - value_units.mean) / value_units.spread
 
-        def loss(network, rows, inside):
-            errors = jax.vmap(network)(inputs[rows])[:, 0] - outputs[rows]
+        w, unflatten = flatten(network)
+
+        def loss(w, rows, inside):
+            errors = jax.vmap(unflatten(w))(inputs[rows])[:, 0] - outputs[rows]
             return jnp.sum(where_mask(inside, errors**2)) / inside.sum()
 
         def step(carry, rows, inside):
-            network, optimizer = carry
-            updates, optimizer = _adam.update(jax.grad(loss)(network, rows, inside), optimizer)
-            return (jax.tree.map(lambda w, u: w + self.learning_rate * u, network, updates), optimizer), jnp.array(True)
+            w, optimizer = carry
+            updates, optimizer = _adam.update(jax.grad(loss)(w, rows, inside), optimizer)
+            return (w + self.learning_rate * jnp.asarray(updates), optimizer), jnp.array(True)
 
-        network, optimizer = sweep(key, real, self.epochs, self.minibatch, step, (network, values.optimizer))
-        fitted = Values(network, units, value_units, optimizer, seen)
+        w, optimizer = sweep(key, real, self.epochs, self.minibatch, step, (w, values.optimizer))
+        fitted = Values(unflatten(w), units, value_units, optimizer, seen)
         sound = all_finite(fitted) & real.any()
         return jax.tree.map(lambda new, old: jnp.where(sound, new, old), fitted, values)
 

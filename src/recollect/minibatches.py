@@ -8,13 +8,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+Rows = Int[Array, " sample"] | slice
+"""Which rows a minibatch holds, as an index; all of them in their order where one minibatch holds everything."""
+
 
 def sweep(
     key: PRNGKeyArray,
     mask: Bool[Array, " row"],
     epochs: int,
     size: int,
-    step: Callable[[Any, Int[Array, " sample"], Bool[Array, " sample"]], tuple[Any, Bool[Array, ""]]],
+    step: Callable[[Any, Rows, Bool[Array, " sample"]], tuple[Any, Bool[Array, ""]]],
     carry: Any,
 ) -> Any:
     """The carry after `step(carry, rows, real)` for each minibatch, until a step says that it was the last.
@@ -43,10 +46,10 @@ def sweep(
 
     def whole(loop):
         epoch, i, order, carry, _ = loop
-        carry, go_on = step(carry, order, mask)
+        # The order does not matter here, and to gather the rows would take a fifth of the time of a step.
+        carry, go_on = step(carry, slice(None), mask)
         return epoch + 1, i, order, carry, go_on
 
     zero = jnp.zeros((), count.dtype)
     loop = (zero, zero, jnp.arange(len(mask)), carry, count > 0)
-    # Where one minibatch holds everything the order does not matter.
     return lax.while_loop(lambda loop: (loop[0] < epochs) & loop[4], whole if size == len(mask) else minibatch, loop)[3]

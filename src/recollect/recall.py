@@ -37,15 +37,30 @@ class Recall(eqx.Module):
 
     def coefficients(self, window: int) -> Float[Array, " row"]:
         """c = ω · importance / normaliser over the newest `window` batches, so that Σ c f estimates E[f]."""
-        bound, count = self.packing.prefix(window)
-        inside = jnp.arange(bound) < count
-        weights = jnp.where(inside, self.weights[:bound], 0)
-        importance = jnp.where(inside, self.importance[:bound], 0)
+        weights, importance = self._newest(self.weights, window), self._newest(self.importance, window)
         return weights * importance / self.rule.normaliser(weights, importance)
+
+    def average(self, values: Float[Array, " row"], window: int) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Mean of values over the newest `window` batches, and its standard error.
+
+        States that follow one another say nearly the same, so the error comes from how much whole trajectories differ.
+        """
+        importance = self._newest(self.importance, window)
+        total = jnp.maximum(importance.sum(), jnp.finfo(importance.dtype).tiny)
+        mean = jnp.sum(importance * values[: len(importance)]) / total
+        deviations = self.packing.unpack(importance * (values[: len(importance)] - mean)).sum(-1)
+        trajectories = self.packing.unpack(importance).any(-1).sum()
+        return mean, jnp.sqrt(jnp.sum(deviations**2) * trajectories / jnp.maximum(trajectories - 1, 1)) / total
+
+    def _newest(self, values: Float[Array, " row"], window: int) -> Float[Array, " newest"]:
+        """Values of the newest `window` batches, with zeros in place of older rows."""
+        bound, count = self.packing.prefix(window)
+        return jnp.where(jnp.arange(bound) < count, values[:bound], 0)
 
     def effective_sample_size(self) -> tuple[Float[Array, ""], Float[Array, " window"]]:
         """Of all rows, and of the rows of each age."""
-        return effective_sample_size(self.weights), effective_sample_size(self.packing.by_age(self.weights))
+        by_age = self.packing.unpack(self.weights).reshape(len(self.packing.counts), -1)
+        return effective_sample_size(self.weights), effective_sample_size(by_age)
 
 
 def recall(
@@ -60,7 +75,7 @@ def recall(
     packing = Packing.of(batches.mask)
     rows = jax.tree.map(packing.rows, batches)
     # A real row stands in for padding: the policy is never asked about an observation that cannot occur.
-    first = jnp.argmax(rows.mask)
+    first = jnp.min(jnp.where(rows.mask, jnp.arange(len(rows.mask)), len(rows.mask) - 1))
     stand_in = lambda x: jnp.where(rows.mask.reshape(-1, *[1] * (x.ndim - 1)), x, x[first])
     observations, actions = stand_in(rows.observations), stand_in(rows.actions)
     log_probs, scores = score_matrix(policy, observations, actions)

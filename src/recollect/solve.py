@@ -136,6 +136,8 @@ def _refined(fisher: Fisher, damping: Float[Array, ""] | float, inverse: Inverse
 
 
 def _factored(matrix: Float[Array, "n n"], damping: Float[Array, ""] | float) -> Inverse:
+    if len(matrix) == 1:  # A division, which many problems side by side do as one vector.
+        return lambda vector: vector / (matrix[0] + damping)
     operator = lx.MatrixLinearOperator(matrix + damping * jnp.eye(len(matrix)), lx.positive_semidefinite_tag)
     method = lx.Cholesky()
     state = method.init(operator, {})

@@ -4,6 +4,10 @@ The trust region is KL(π_n ‖ π) averaged over states. A policy ratio correct
 states were visited, so the average is over states as they were met, unweighted: once over those of the newest batch,
 which the current policy visited itself, and once over those of the whole window, which are more. A step must pass
 both: the newest states alone are few, and the window alone has states that the policy has left behind.
+
+The states are also those that the direction was made from, and the KL is larger on others. So the mean over the
+window has to stay inside by three standard errors, taken between trajectories. `benchmarks/trust_region.py`
+measures what that is worth on fresh states.
 """
 
 from collections.abc import Callable

@@ -61,6 +61,7 @@ REFUSALS = (
     "the line search found no step that improves the surrogate within the trust region",
 )
 """What `Info.refused` means."""
+BATCH, GRADIENT, DIRECTION, PARAMETERS, SEARCH = range(1, len(REFUSALS))
 
 
 class State(eqx.Module):
@@ -216,7 +217,7 @@ def judge(
 ) -> tuple[Float[Array, " row"], Estimates, Values | None]:
     """Advantages of the newest `window` batches as rows and as estimates, and the critic refitted to them afterwards."""
     newest = jax.tree.map(lambda x: x[: algorithm.window], history.batches)
-    log_ratio = recalled.packing.by_age(recalled.log_ratio)[: algorithm.window].reshape(newest.mask.shape)
+    log_ratio = recalled.packing.unpack(recalled.log_ratio)[: algorithm.window]
     estimates = algorithm.advantages(newest, state.policy, algorithm.discount, log_ratio, state.critic, oracle)
     bound, _ = recalled.packing.prefix(algorithm.window)
     older = len(recalled.packing.counts) - algorithm.window
@@ -244,7 +245,12 @@ def accept(old, new, failures: Sequence[tuple[int, Bool[Array, ""]]]):
 
 def common_failures(usable, gradient, direction, policy) -> list[tuple[int, Bool[Array, ""]]]:
     """What can go wrong in every algorithm."""
-    return [(1, ~usable), (2, ~all_finite(gradient)), (3, ~all_finite(direction)), (4, ~all_finite(flatten(policy)[0]))]
+    return [
+        (BATCH, ~usable),
+        (GRADIENT, ~all_finite(gradient)),
+        (DIRECTION, ~all_finite(direction)),
+        (PARAMETERS, ~all_finite(flatten(policy)[0])),
+    ]
 
 
 def describe(

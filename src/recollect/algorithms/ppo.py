@@ -5,7 +5,8 @@ from typing import Literal, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jax import lax
+from jaxtyping import Array, Bool, Float
 
 from recollect.advantages import Advantages
 from recollect.algorithms.base import (
@@ -23,7 +24,7 @@ from recollect.algorithms.base import (
     reweighed_gradient,
 )
 from recollect.checks import check_count, check_name, check_number
-from recollect.minibatches import sweep
+from recollect.minibatches import Rows, sweep
 from recollect.policies import AbstractPolicy
 from recollect.recall import Recall
 from recollect.surrogate import clipped_surrogate, silenced
@@ -103,7 +104,7 @@ class PPO(AbstractAscent):
         info = describe(recalled, history, state.policy, policy, gradient, end - θ, estimates, refused, **told)
         return State(policy, optimizer, critic, history, None, state.direction, state.caution, state.iteration + 1), info
 
-    def _ratios(self, policy: AbstractPolicy, recalled: Recall, rows: Int[Array, " sample"] | slice):
+    def _ratios(self, policy: AbstractPolicy, recalled: Recall, rows: Rows):
         """π / μ, with any truncation of the weights that the update began with; and the centre of the clip."""
         log_probs = jax.vmap(policy.log_prob)(recalled.observations[rows], recalled.actions[rows])
         weights = recalled.weights[rows]
@@ -116,7 +117,7 @@ class PPO(AbstractAscent):
         old: AbstractPolicy,
         recalled: Recall,
         advantages: Float[Array, " row"],
-        rows: Int[Array, " sample"],
+        rows: Rows,
         real: Bool[Array, " sample"],
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """What a minibatch step ascends, and the mean KL from the policy that the update began with."""
@@ -126,13 +127,13 @@ class PPO(AbstractAscent):
         observations = recalled.observations[rows]
         mean = lambda values: jnp.sum(importance * values) / jnp.maximum(importance.sum(), jnp.finfo(values.dtype).tiny)
         surrogate = jnp.sum(importance * terms) / recalled.rule.normaliser(recalled.weights[rows], importance)
-        bonus = self.entropy * mean(jax.vmap(policy.entropy)(observations))
+        bonus = lax.cond(self.entropy > 0, lambda: self.entropy * mean(jax.vmap(policy.entropy)(observations)), lambda: jnp.zeros(()))
         kl = jnp.zeros(()) if self.target_kl is None else mean(jax.vmap(lambda s: old.kl(policy, s))(observations))
         return self.scaled(surrogate) + bonus, kl
 
     def _silenced_by_age(self, policy: AbstractPolicy, recalled: Recall, advantages: Float[Array, " row"]) -> Float[Array, " window"]:
         out = silenced(*self._ratios(policy, recalled, slice(None)), advantages, self.clip) & (recalled.importance > 0)
-        return recalled.packing.by_age(out.astype(advantages.dtype)).sum(1) / jnp.maximum(recalled.packing.counts, 1)
+        return recalled.packing.unpack(out.astype(advantages.dtype)).sum((1, 2)) / jnp.maximum(recalled.packing.counts, 1)
 
 
 def RPPO(window: int = 5, **settings) -> PPO:

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from recollect.advantages import Advantages
 from recollect.algorithms.base import (
+    SEARCH,
     State,
     accept,
     common_failures,
@@ -24,6 +25,8 @@ from recollect.types import flatten
 
 CAUTION_UP, CAUTION_DOWN, CAUTION_MOST = 4.0, 0.5, 1e6
 """By what a failed line search multiplies the damping, by what a successful one does until it is back, and its largest multiple."""
+MARGIN = 3.0
+"""Standard errors by which the mean KL has to stay inside the trust region; one trajectory alone tells no error."""
 
 
 class TRPO(AbstractNatural):
@@ -69,7 +72,7 @@ class TRPO(AbstractNatural):
         search = backtrack(passes, longest, self.shrink, self.backtracks)
 
         moved = (along(search.length), solution.direction)
-        failures = [*common_failures(usable & also_usable, gradient, solution.direction, moved[0]), (5, ~search.found)]
+        failures = [*common_failures(usable & also_usable, gradient, solution.direction, moved[0]), (SEARCH, ~search.found)]
         (policy, direction), refused = accept((state.policy, state.direction), moved, failures)
         caution = jnp.where(refused > 0, state.caution * CAUTION_UP, state.caution * CAUTION_DOWN).clip(1.0, CAUTION_MOST)
 
@@ -81,15 +84,13 @@ class TRPO(AbstractNatural):
         self, recalled: Recall, advantages: Float[Array, " row"], old: AbstractPolicy, new: AbstractPolicy, radius: Float[Array, ""]
     ) -> Bool[Array, ""]:
         """Whether a step improves the surrogate and stays inside the trust region."""
-        bound, count = recalled.packing.prefix(self.window)
+        bound, _ = recalled.packing.prefix(self.window)
         observations, actions = recalled.observations[:bound], recalled.actions[:bound]
         change = jax.vmap(new.log_prob)(observations, actions) - recalled.log_probs[:bound]
         gain = jnp.sum(recalled.coefficients(self.window) * advantages * jnp.expm1(change))
         kls = jax.vmap(lambda observation: old.kl(new, observation))(observations)
-        newest = jnp.arange(bound) < recalled.packing.prefix(1)[1]
-        mean = lambda importance: jnp.sum(importance * kls) / jnp.maximum(importance.sum(), jnp.finfo(kls.dtype).tiny)
-        importance = jnp.where(jnp.arange(bound) < count, recalled.importance[:bound], 0)
-        return (gain > 0) & (mean(importance) <= radius) & (mean(importance * newest) <= radius)
+        (newest, _), (all_states, error) = recalled.average(kls, 1), recalled.average(kls, self.window)
+        return (gain > 0) & (newest <= radius) & (all_states + MARGIN * error <= radius)
 
 
 def RTRPO(window: int = 10, fisher_window: int | None = None, **settings) -> TRPO:

@@ -67,6 +67,10 @@ class AbstractOracle(AbstractEnv):
         """A^π(s, a) = Q^π(s, a) − V^π(s)."""
 
     @abc.abstractmethod
+    def draw_states(self, key: PRNGKeyArray, policy, count: int) -> Any:
+        """Independent states s ~ d^π, drawn from the distribution itself."""
+
+    @abc.abstractmethod
     def log_occupancy(self, policy, observation: Float[Array, " feature"]) -> Float[Array, ""]:
         """log d^π(s), the discounted state visitation distribution (its density where states are continuous)."""
 

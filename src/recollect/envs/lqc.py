@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from recollect.checks import check_number
 from recollect.envs.base import AbstractOracle, Actions, Step, check_max_steps
+from recollect.random import normal
 
 
 class LQCState(eqx.Module):
@@ -34,7 +35,7 @@ class LQC(AbstractOracle):
         check_max_steps(self.max_steps)
 
     def reset(self, key: PRNGKeyArray) -> LQCState:
-        return LQCState(jax.random.normal(key), jnp.zeros((), jnp.int32))
+        return LQCState(normal(key), jnp.zeros((), jnp.int32))
 
     def observe(self, state: LQCState) -> Float[Array, "1"]:
         return state.position[None]
@@ -55,6 +56,11 @@ class LQC(AbstractOracle):
 
     def advantage(self, policy, observation: Float[Array, "1"], action: Float[Array, "1"]) -> Float[Array, ""]:
         return 1 + policy.shift**2 - (observation[0] + action[0]) ** 2
+
+    def draw_states(self, key: PRNGKeyArray, policy, count: int) -> LQCState:
+        key_first, key_state = jax.random.split(key)
+        first = jax.random.uniform(key_first, (count,)) >= self.discount
+        return jax.vmap(LQCState)(normal(key_state, (count,)) + jnp.where(first, 0, policy.shift), jnp.zeros(count, jnp.int32))
 
     def log_occupancy(self, policy, observation: Float[Array, "1"]) -> Float[Array, ""]:
         """s₀ ~ N(0, 1) and every later state is an X ~ N(θ, 1), so d = (1 − γ)φ(s) + γφ(s − θ)."""

@@ -103,6 +103,10 @@ class Tabular(AbstractOracle):
     def advantage(self, policy, observation: Float[Array, " state"], action: Int[Array, ""]) -> Float[Array, ""]:
         return observation @ self.advantages(policy)[:, action]
 
+    def draw_states(self, key: PRNGKeyArray, policy, count: int) -> TabularState:
+        indices = jax.random.choice(key, self.observation_size, (count,), p=self.occupancy(policy))
+        return jax.vmap(TabularState)(indices, jnp.zeros(count, jnp.int32))
+
     def log_occupancy(self, policy, observation: Float[Array, " state"]) -> Float[Array, ""]:
         """The log of the smallest positive number stands for states that the policy never visits."""
         occupancy = jnp.maximum(self.occupancy(policy), jnp.finfo(observation.dtype).tiny)

@@ -1,11 +1,11 @@
 """The one-parameter policy of the linear quadratic control problem."""
 
-import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from recollect.policies.policy import AbstractPolicy
+from recollect.random import normal
 
 
 class ShiftPolicy(AbstractPolicy):
@@ -14,7 +14,7 @@ class ShiftPolicy(AbstractPolicy):
     shift: Float[Array, ""]
 
     def sample(self, key: PRNGKeyArray, observation: Float[Array, "1"]) -> Float[Array, "1"]:
-        return self.mode(observation) + jax.random.normal(key, (1,))
+        return self.mode(observation) + normal(key, (1,))
 
     def log_prob(self, observation: Float[Array, "1"], action: Float[Array, "1"]) -> Float[Array, ""]:
         return norm.logpdf(action[0] + observation[0] - self.shift)

@@ -1,0 +1,340 @@
+"""Section 2.4 and Lemma 2: reuse biases the gradient, by an amount that vanishes with the step size, and may lower its variance.
+
+θ_n depends on the samples ξ_m, m < n, so that they are no longer draws from d^{π_m} once θ_n is known. With ω = d^{π_n}/d^{π_m} this
+dependence is the only source of bias. The policy ratio ω̂ = π_n/π_m adds another, as it leaves old states as they came: it estimates
+E_{d^{π_m}(s) π_n(a|s)}[G] and not ∇η(θ_n), by a difference of order d^{π_m} − d^{π_n}, and so of order θ_n − θ_m = O(α).
+
+What is measured. Section 2.4 speaks of E[ · | θ_1], which no experiment can average over: θ_1 is another number in every replication, and
+here, where samples are discrete, it gives them all away. So *bias* is E[ĝ_n − ∇η(θ_n)] over everything but θ_0, with ∇η(θ_n) exact in each
+replication, and *variance* is the trace of the covariance of ĝ_n − ∇η(θ_n). The bias of the part from old samples is small beside its
+noise. The noise that they had when fresh, the mean of G(ξ_m, θ_m) − ∇η(θ_m), is zero on average: it is subtracted, which leaves the bias
+as it is and an error of order α.
+"""
+
+import dataclasses
+import itertools
+from typing import Any, NamedTuple, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from recollect.advantages import Advantages
+from recollect.algorithms import NPG
+from recollect.algorithms.base import State, judge, push_and_recall
+from recollect.checks import check_count, check_number
+from recollect.envs import Tabular, chain
+from recollect.gradient import policy_gradient
+from recollect.plot import COLOURS
+from recollect.policies import AbstractPolicy, tabular_softmax_policy
+from recollect.runtime import one_blas_thread
+from recollect.theory.findings import Findings, panels
+from recollect.theory.ode import BLOCK, batch_of_cells, draw_tabular, interval, jackknife, outcomes
+from recollect.types import Batch, flatten, traced_floats
+from recollect.weights import Ratio, Weights
+
+NAMES = {"occupancy": "ω", "policy": "ω̂"}
+
+
+class Deviations(NamedTuple):
+    """How far estimates are from ∇η(θ_n), each entry a vector."""
+
+    fresh: Float[Array | np.ndarray, "*axes d"]
+    """Of the mean of G over the samples of iteration n."""
+    old: Float[Array | np.ndarray, "*axes d"]
+    """Of the mean of ω G over the samples of the K − 1 iterations before it; NaN if there are none."""
+
+
+def deviations(algorithm: NPG, env: Tabular, state: State, batch: Batch) -> Deviations:
+    """The two parts of the estimate that `algorithm` makes of the gradient from its history and a fresh batch."""
+    history, _, recalled = push_and_recall(algorithm, state.history, state.policy, batch, env)
+    advantages = judge(algorithm, state, history, recalled, env, jax.random.key(0))[0]
+    bound, count = recalled.packing.prefix(algorithm.window)
+    coefficients = recalled.coefficients(algorithm.window)
+    is_fresh = jnp.arange(bound) < recalled.packing.prefix(1)[0]
+    gradient = lambda part: algorithm.scaled(policy_gradient(recalled.scores.rows(0, bound), coefficients * part, advantages, count))
+    # Coefficients divide by all rows that exist; each part is to be the mean of its own.
+    rows, new = recalled.importance.sum(), recalled.importance[: bound // algorithm.window].sum()
+    exact = env.gradient(state.policy)
+    return Deviations(gradient(is_fresh) * rows / new - exact, gradient(~is_fresh) * rows / (rows - new) - exact)
+
+
+@eqx.filter_jit
+def _step(algorithm: NPG, env: Tabular, states: State, normal: Float[Array, "replication 2 sample 3"]) -> tuple[State, Deviations]:
+    """One iteration of all replications, and how far its estimates of the gradient were off."""
+
+    def step(one):
+        state, normal = one
+        batch, fisher_batch = (draw_tabular(env, state.policy, numbers) for numbers in normal)
+        return algorithm.update(state, batch, jax.random.key(0), env, fisher_batch)[0], deviations(algorithm, env, state, batch)
+
+    return lax.map(step, (states, normal), batch_size=BLOCK)
+
+
+@eqx.filter_jit
+def _start(algorithm: NPG, env: Tabular, policy: AbstractPolicy, samples: int, replications: int) -> State:
+    batch = draw_tabular(env, policy, jnp.zeros((samples, 3)))
+    return jax.vmap(lambda key: algorithm.init(policy, batch, key))(jax.random.split(jax.random.key(0), replications))
+
+
+@eqx.filter_jit
+def _enumerated(algorithm: NPG, env: Tabular, policy: AbstractPolicy, samples: int):
+    """θ_1 and the deviations there for every outcome of the first batch, and the outcomes' probabilities."""
+    draws, probabilities = outcomes(env, policy, samples)
+
+    def one(cells):
+        batch = batch_of_cells(env, policy, cells)
+        state = algorithm.update(algorithm.init(policy, batch, jax.random.key(0)), batch, jax.random.key(0), env)[0]
+        return flatten(state.policy)[0], deviations(algorithm, env, state, batch_of_cells(env, state.policy, cells)).old
+
+    return *jax.vmap(one)(draws), probabilities
+
+
+def controlled(run: Deviations, window: int) -> Float[np.ndarray, "replication iteration d"]:
+    """Old parts less the noise that their samples had when fresh, from the first iteration that has a full window on."""
+    total = np.cumsum(run.fresh, axis=1)
+    before = np.concatenate([np.zeros_like(total[:, :1]), total[:, :-1]], axis=1)[:, window - 1 :]
+    earlier = np.concatenate([np.zeros_like(total[:, :1]), total], axis=1)[:, : before.shape[1]]
+    return np.asarray(run.old)[:, window - 1 :] - (before - earlier) / (window - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bias:
+    """How large is the bias of reuse, and does it vanish with the step size (section 2.4, Lemma 2)? Does reuse lower the variance?
+
+    On a chain of three states with exact advantages, from a policy that prefers the wrong way. *First K iterations* (two in section 2.4):
+    K − 1 steps of size α from θ_0, then the estimate from all K batches. *Training*: steps of size α n^−β, and the estimate in every
+    iteration, averaged over five stretches of n from 2K on. The example as printed, with one batch for gradient and Fisher matrix, is small
+    enough to be enumerated: its bias is exact.
+    """
+
+    windows: tuple[int, ...] = (2, 5)
+    """K, as many batches as an estimate is made from, itself included."""
+    step_sizes: tuple[float, ...] = (0.001, 0.002, 0.004, 0.02, 0.1, 0.5)
+    """α of the first K iterations. Powers of α are fitted to the smaller half."""
+    step_size: float = 0.005
+    """α of training; small, so that it is α_n that changes along the way and not the policy."""
+    decay: float = 0.7
+    """β of training."""
+    iterations: int = 100
+    """Of training."""
+    samples: int = 5
+    """B: independent draws from the occupancy measure in an iteration."""
+    damping: float = 0.1
+    """ε, added to the diagonal of the Fisher matrix."""
+    independent_fisher: bool = True
+    """A second batch for the Fisher matrix, as assumption A.1.7 asks; without it, one batch for both, as in the example of section 2.4."""
+    replications: int = 2000
+    """Over which means are taken."""
+    seed: int = 0
+    """Of the samples."""
+
+    def __post_init__(self):
+        for window in self.windows:
+            check_count("windows", window)
+            check_number("windows", window, low=2, remedy="give at least 2, as nothing old is reused with less")
+        if not self.windows or len(self.step_sizes) < 4:
+            raise ValueError(f"windows={self.windows!r}, step_sizes={self.step_sizes!r}: give a window and at least 4 step sizes.")
+        for field in ("step_sizes", "step_size", "damping"):
+            values = getattr(self, field)
+            for value in values if isinstance(values, tuple) else (values,):
+                check_number(field, value, low=0, open_low=True, remedy="give a number above 0")
+        check_number("decay", self.decay, low=0, open_low=True, remedy="give a number above 0, so that step sizes differ")
+        check_count("iterations", self.iterations)
+        least = 4 * max(self.windows)
+        check_number("iterations", self.iterations, low=least, remedy=f"give at least 4 times the largest window, {least}")
+        check_count("samples", self.samples)
+        check_number("samples", self.samples, low=1, high=8, remedy="give at most 8, as all outcomes of a batch are enumerated")
+        check_count("replications", self.replications)
+        check_number("replications", self.replications, low=2, remedy="give at least 2, so that errors can be told")
+
+    @property
+    def env(self) -> Tabular:
+        return chain(length=3, discount=0.8)
+
+    @property
+    def start(self) -> AbstractPolicy:
+        """θ_0: left with probability 0.73 in every state."""
+        return jax.tree.map(lambda θ: θ + jnp.array([[0.5], [-0.5]]), tabular_softmax_policy(3, 2))
+
+    def algorithm(self, window: int, ratio: Ratio, step_size: float, decay: float, independent_fisher: bool) -> NPG:
+        algorithm = NPG(
+            window=window,
+            fisher_window=1,
+            independent_fisher=independent_fisher,
+            damping=self.damping,
+            discount=self.env.discount,
+            objective_scale=True,
+            advantages=Advantages("exact"),
+            weights=Weights(ratio),
+            learning_rate=step_size,
+            decay=decay,
+        )
+        return traced_floats(algorithm)
+
+    def simulate(self, algorithm: NPG, iterations: int) -> Deviations:
+        """Deviations in every iteration from θ_0 on, with axes replication, iteration, d."""
+        env, key, steps = self.env, jax.random.key(self.seed), []
+        states = _start(algorithm, env, self.start, self.samples, self.replications)
+        for n in range(iterations):
+            normal = jax.random.normal(jax.random.fold_in(key, n), (self.replications, 2, self.samples, 3))
+            states, step = _step(algorithm, env, states, normal)
+            steps.append(step)
+        return Deviations(*(np.stack(parts, axis=1).astype(float) for parts in zip(*steps, strict=True)))
+
+    def enumerate(self, ratio: Ratio, step_size: float) -> tuple[Float[np.ndarray, " d"], int, int]:
+        """Section 2.4 as printed: the exact bias of the old part at θ_1, how many values θ_1 takes, how many outcomes the first batch."""
+        θ, old, probabilities = _enumerated(self.algorithm(2, ratio, step_size, 0.0, False), self.env, self.start, self.samples)
+        return np.asarray(probabilities @ old), len(np.unique(np.asarray(θ).round(5), axis=0)), len(old)
+
+    def stretches(self, window: int) -> list[range]:
+        """Five stretches of iterations n, from 2K to the last, of even length in log n."""
+        edges = np.geomspace(2 * window, self.iterations + 1, 6).round().astype(int)
+        return [range(low, high) for low, high in itertools.pairwise(edges)]
+
+    def run(self) -> Findings:
+        rows, powers = [], {}
+        with one_blas_thread():
+            exact = {ratio: [self.enumerate(ratio, α) for α in self.step_sizes] for ratio in get_args(Ratio)}
+            for window in self.windows:
+                for ratio in get_args(Ratio):
+                    first, first_samples = self._first(window, ratio, exact[ratio] if window == 2 else None)
+                    training, training_samples = self._training(window, ratio)
+                    rows += first + training
+                    half = len(self.step_sizes) // 2
+                    powers[window, ratio] = [
+                        self._power(sorted(self.step_sizes)[:half], first_samples[:, np.argsort(self.step_sizes)[:half]]),
+                        self._power([row["step_size"] for row in training], training_samples),
+                    ]
+        return Findings(rows, self._words(rows, powers, exact), {"bias": self._draw(rows)})
+
+    def _first(self, window: int, ratio: Ratio, exact):
+        """Rows of the first K iterations, and the samples of the bias by step size."""
+        rows, samples = [], []
+        for index, α in enumerate(self.step_sizes):
+            run = self.simulate(self.algorithm(window, ratio, α, 0.0, self.independent_fisher), window)
+            samples.append(controlled(run, window)[:, 0])
+            bias = None if exact is None else float(np.linalg.norm(exact[index][0]))
+            rows.append(self._row("first K", window, ratio, range(window, window + 1), α, run, samples[-1], bias))
+        return rows, np.stack(samples, axis=1)
+
+    def _training(self, window: int, ratio: Ratio):
+        """Rows of the stretches of training, and the samples of the bias by stretch."""
+        run = self.simulate(self.algorithm(window, ratio, self.step_size, self.decay, self.independent_fisher), self.iterations)
+        free = controlled(run, window)
+        stretches = self.stretches(window)
+        samples = [free[:, [n - window for n in stretch]].mean(1) for stretch in stretches]
+        rates = [float(np.mean(self.step_size * np.array(stretch, float) ** -self.decay)) for stretch in stretches]
+        parts = zip(stretches, rates, samples, strict=True)
+        rows = [self._row("training", window, ratio, stretch, α, run, some, None) for stretch, α, some in parts]
+        return rows, np.stack(samples, axis=1)
+
+    @staticmethod
+    def _row(part, window, ratio, stretch, α, run: Deviations, samples: Float[np.ndarray, "replication d"], exact) -> dict:
+        """Biases are norms of vectors; the total is what remains of the old part beside a fresh one without bias."""
+        bias, error = jackknife(lambda x: np.linalg.norm(x.mean(0)), samples)
+        at = [n - 1 for n in stretch]
+        variance = lambda x: float(x[:, at].var(0, ddof=1).sum(-1).mean())
+        old, fresh = variance(run.old), variance(run.fresh)
+        return dict(
+            part=part,
+            window=window,
+            ratio=ratio,
+            iteration=(float(stretch[0]), float(stretch[-1])),
+            step_size=α,
+            bias_old=bias,
+            standard_error=error,
+            enumerated=exact,
+            bias_total=bias * (window - 1) / window,
+            variance_old=old,
+            variance_fresh=fresh,
+            variance_total=variance((run.fresh + (window - 1) * run.old) / window),
+            condition=old / (3 * fresh) if window == 2 else None,
+        )
+
+    @staticmethod
+    def _power(rates, samples: Float[np.ndarray, "replication rate d"]) -> tuple[float, float]:
+        """p of ‖bias‖ ∝ α^p, by least squares in logs, and its standard error."""
+        return jackknife(lambda x: np.polyfit(np.log(rates), np.log(np.linalg.norm(x.mean(0), axis=-1)), 1)[0], samples)
+
+    def _printed(self, exact) -> str:
+        """‖bias‖ at the smallest and the largest step size."""
+        ends = [int(np.argmin(self.step_sizes)), int(np.argmax(self.step_sizes))]
+        return ", ".join(f"{np.linalg.norm(exact[r][i][0]):.2g} at α = {self.step_sizes[i]:g} ({NAMES[r]})" for r in exact for i in ends)
+
+    def _words(self, rows, powers, exact) -> str:
+        show = lambda part: ", ".join(
+            f"K={window} {NAMES[ratio]} [{low:.2f}, {high:.2f}]"
+            for (window, ratio), fits in powers.items()
+            for low, high in [interval(*fits[part])]
+        )
+        shrinks = lambda part: sum(interval(*fits[part])[0] > 0 for fits in powers.values())
+        total = len(powers)
+        words = [
+            f"First K iterations: for small α the old part's bias falls as α^p, p in\n  {show(0)}; it falls for {shrinks(0)} of {total}.",
+            f"Training: against α_n the bias falls with p in\n  {show(1)}; it falls for {shrinks(1)} of {total}.",
+        ]
+        two = [row for row in rows if row["condition"] is not None and row["part"] == "first K"]
+        if two:
+            worst = max(two, key=lambda row: row["condition"])
+            words += [
+                f"Two iterations as printed, enumerated: bias {self._printed(exact)}.",
+                f"Z'/(3 Var(G)/(4B)) is at most {worst['condition']:.2f} (α = {worst['step_size']:g}, {NAMES[worst['ratio']]}): reuse "
+                f"{'lowers' if worst['condition'] < 1 else 'does not always lower'} the variance.",
+            ]
+        values, outcomes = exact["occupancy"][int(np.argmax(self.step_sizes))][1:]
+        given = "given θ_1 nothing of it is random and Z' as printed is 0" if values == outcomes else "given θ_1 some of it is still random"
+        words.append(f"θ_1 takes {values} values for {outcomes} outcomes of the first batch: {given}.")
+        return "\n".join(words)
+
+    def _draw(self, rows):
+        figure, (first, training, variance, condition) = panels(2, 2)
+        left, right = min(self.step_sizes), self.iterations
+        for window, colour in zip(self.windows, COLOURS[1:], strict=False):
+            for ratio, marker, line in (("occupancy", "o", "-"), ("policy", "D", "--")):
+                some = lambda part, ratio=ratio, window=window: [
+                    r for r in rows if (r["part"], r["window"], r["ratio"]) == (part, window, ratio)
+                ]
+                column = lambda rows, name: np.array([row[name] for row in rows])
+                style: dict[str, Any] = dict(
+                    color=colour, marker=marker, linestyle=line, markerfacecolor="none" if marker == "D" else colour, markersize=5
+                )
+                label = f"K = {window}, {NAMES[ratio]}"
+                for axes, part, name in ((first, "first K", "step_size"), (training, "training", "step_size")):
+                    errors = 1.96 * column(some(part), "standard_error")
+                    axes.errorbar(column(some(part), name), column(some(part), "bias_old"), errors, capsize=2, label=label, **style)
+                middle = np.sqrt(np.prod(column(some("training"), "iteration"), axis=1))
+                shares = column(some("training"), "variance_total") / column(some("training"), "variance_fresh")
+                variance.plot(middle, shares, label=label, **style)
+                if window == 2:
+                    α = column(some("first K"), "step_size")
+                    first.plot(
+                        α,
+                        column(some("first K"), "enumerated"),
+                        "x" if marker == "o" else "+",
+                        color="black",
+                        label=f"as printed, {NAMES[ratio]}",
+                    )
+                    condition.plot(α, column(some("first K"), "condition"), label=label, **style)
+        for axes, part in ((first, "first K"), (training, "training")):
+            some = [row for row in rows if row["part"] == part]
+            α = np.sort([row["step_size"] for row in some])[[0, -1]]
+            axes.plot(α, min(row["bias_old"] for row in some) * 0.6 * α / α[0], ":", color="black", label="∝ α")
+            axes.set(xscale="log", yscale="log", ylabel="‖bias‖ of the old part")
+        first.set(title="First K iterations, constant step", xlabel="step size α")
+        first.legend(frameon=False, fontsize=8, ncols=2, loc="lower right")
+        training.set(title=f"Training, $α_n$ = {self.step_size:g} $n^{{-{self.decay:g}}}$", xlabel="step size $α_n$")
+        training.tick_params(axis="x", which="minor", labelbottom=False)
+        variance.axhline(1, color="black", linewidth=1)
+        variance.set(title="Training: variance with reuse / without", xlabel="iteration n", xlim=(0, right), ylim=(0, 1.1))
+        condition.axhline(1, color="black", linewidth=1)
+        condition.axhline(1 / 3, color="black", linewidth=1, linestyle=":")
+        condition.set(title="Two iterations: Z′ / (3 Var(G) / 4B)", xlabel="step size α", xscale="log", ylim=(0, 1.1))
+        condition.text(left, 1.03, "above, reuse raises the variance", fontsize=8)
+        variance.text(right, 1.03, "above, reuse raises the variance", fontsize=8, ha="right")
+        for axes in (variance, condition):
+            axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, 0.9))
+        return figure

@@ -1,0 +1,116 @@
+"""Closed forms on the linear quadratic control problem of section 5.5, where the theorems can be checked to the last digit.
+
+With X = s + a = θ + Z and Z ~ N(0, 1) under d^{π_θ}, in the corrected sign of the score (docs/errata.md):
+
+    η(θ) = −(1 + θ²)/(1 − γ)      A = 1 + θ² − X²      ∇log π = Z      F = 1
+    G = A ∇log π/(1 − γ) = (Z − 2θZ² − Z³)/(1 − γ)      E[G] = ∇η = −2θ/(1 − γ)      Var(G) = Σ_η = (10 + 8θ²)/(1 − γ)²
+
+F̂ = ε + Σ Z_i²/B does not depend on θ, and Σ Z_i² is χ² with B degrees of freedom: moments of 1/F̂ are integrals over one variable.
+"""
+
+import dataclasses
+import itertools
+
+import numpy as np
+from scipy.integrate import quad
+from scipy.special import gammaln
+
+from recollect.checks import check_count, check_number
+
+
+def expected_return(shift: float, discount: float = 0.5) -> float:
+    """η(θ)."""
+    return -(1 + shift**2) / (1 - discount)
+
+
+def return_gradient(shift: float, discount: float = 0.5) -> float:
+    """∇η(θ)."""
+    return -2 * shift / (1 - discount)
+
+
+def advantage(shift: float, position: float, action: float) -> float:
+    """A^{π_θ}(s, a)."""
+    return 1 + shift**2 - (position + action) ** 2
+
+
+def score(shift: float, position: float, action: float) -> float:
+    """∇log π_θ(a|s), with the sign that the calculation needs and the text misprints."""
+    return position + action - shift
+
+
+def gradient_variance(shift: float = 0.0, discount: float = 0.5) -> float:
+    """Σ_η(θ) = Var(G)."""
+    return (10 + 8 * shift**2) / (1 - discount) ** 2
+
+
+def inverse_fisher_moments(batch: int, damping: float) -> tuple[float, float]:
+    """E[F̂⁻¹] and E[F̂⁻²] of a Fisher estimate from `batch` samples."""
+    _check(batch, damping)
+    # By the root R of ΣZ², whose density r^(B−1) exp(−r²/2) has no singularity at zero.
+    log_scale = (1 - batch / 2) * np.log(2) - gammaln(batch / 2)
+    density = lambda r: np.exp(log_scale + (batch - 1) * np.log(r) - r**2 / 2) if r > 0 else float(batch == 1) * np.exp(log_scale)
+    inverse = lambda r: 1 / (damping + r**2 / batch)
+    middle, knee = np.sqrt(batch), np.sqrt(batch * damping)
+    # What 1/F̂ has near zero is as narrow as the knee; beyond ten standard deviations nothing is left.
+    breaks = np.unique(np.clip([0.0, knee, 10 * knee, middle - 3, middle, middle + 3, middle + 10], 0, middle + 10))
+    integral = lambda power: sum(
+        quad(lambda r: density(r) * inverse(r) ** power, low, high, epsabs=0, epsrel=1e-12, limit=200)[0]
+        for low, high in itertools.pairwise(breaks)
+    )
+    return integral(1), integral(2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """Everything in Theorem 2 at θ̄ = 0, as numbers."""
+
+    inverse_fisher: float
+    """F̄⁻¹ = E[F̂⁻¹]."""
+    inverse_fisher_square: float
+    """E[F̂⁻²]."""
+    gradient_variance: float
+    """Σ_η."""
+    sigma_1: float
+    """Σ₁ = F̄⁻² Σ_η: what the gradient's samples cause."""
+    sigma_2_prime: float
+    """Σ₂′ = E[F̂⁻²] Σ_η."""
+    sigma_2: float
+    """Σ₂ = Σ₂′ − Σ₁: the joint effect of both samples, which reuse divides by K."""
+    drift: float
+    """𝒢 = −2 F̄⁻¹/(1 − γ)."""
+    noise: float
+    """Σ̂ = Σ₁/B + Σ₂/(K B)."""
+    asymptotic_variance: float
+    """Σ∞ = −Σ̂/(2𝒢), the variance of E_n = (θ_n − θ̄)/√α_n as n grows."""
+
+
+def moments(batch: int, window: int, damping: float = 0.01, discount: float = 0.5, fisher_window: int = 1) -> Moments:
+    """The quantities of Theorem 2 for B = `batch` and K = `window`.
+
+    The theorem is about a Fisher matrix from fresh samples, `fisher_window=1`. A larger one gives the natural conjecture beyond it, in
+    which the moments of F̂⁻¹ are those of an estimate from `fisher_window` times as many samples.
+    """
+    check_count("window", window)
+    check_count("fisher_window", fisher_window)
+    check_number("discount", discount, low=0, high=1, open_high=True, remedy="give a discount in [0, 1)")
+    first, second = inverse_fisher_moments(batch * fisher_window, damping)
+    spread = gradient_variance(0.0, discount)
+    sigma_1, sigma_2_prime = first**2 * spread, second * spread
+    drift = -2 * first / (1 - discount)
+    noise = sigma_1 / batch + (sigma_2_prime - sigma_1) / (window * batch)
+    return Moments(first, second, spread, sigma_1, sigma_2_prime, sigma_2_prime - sigma_1, drift, noise, -noise / (2 * drift))
+
+
+def asymptotic_variance(batch: int, window: int, damping: float = 0.01, discount: float = 0.5, fisher_window: int = 1) -> float:
+    """Σ∞ of RNPG on LQC; a window of 1 is VNPG."""
+    return moments(batch, window, damping, discount, fisher_window).asymptotic_variance
+
+
+def _check(batch: int, damping: float) -> None:
+    check_count("batch", batch, "give the number of samples in an iteration")
+    check_number("damping", damping, low=0, open_high=True, remedy="give a number above 0, for example 0.01")
+    if damping == 0 and batch < 5:
+        raise ValueError(
+            f"damping=0.0 with batch={batch} leaves E[F̂⁻²] infinite, as ΣZ² is χ² with {batch} degrees of freedom and its "
+            "inverse square needs at least 5; give damping > 0 or batch >= 5."
+        )

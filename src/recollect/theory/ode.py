@@ -1,0 +1,370 @@
+"""Theorem 1: with small steps the iterates follow an ordinary differential equation, whether or not samples are reused.
+
+    θ' = F̄⁻¹(θ) ∇η(θ) + z      F̄⁻¹(θ) = E[(εI + Σ_{i≤B} S(ξ_i, θ)/B)⁻¹]      z keeps θ in a box
+
+The mean of the inverse is not the inverse of the mean: θ' = (εI + F)⁻¹ ∇η + z, with the exact Fisher matrix, is a wrong equation. It serves
+as a control, from which the distance must not vanish.
+
+On LQC F̄⁻¹ is a number, found by quadrature. On a chain of three states it is a finite sum over all outcomes of B draws, order aside:
+C(B + 5, B) inverses of 6×6 matrices for each evaluation. Paths cost replications × horizon/α updates for each step size α.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from math import lgamma
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import ndtr, ndtri
+from jaxtyping import Array, Float, Int, Shaped
+
+from recollect.advantages import Advantages
+from recollect.algorithms import NPG
+from recollect.checks import check_count, check_number
+from recollect.envs import LQC, AbstractOracle, Tabular, chain
+from recollect.plot import COLOURS
+from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
+from recollect.project import Box
+from recollect.runtime import one_blas_thread
+from recollect.scores import score_matrix
+from recollect.theory.findings import Findings, panels
+from recollect.theory.lqc import inverse_fisher_moments
+from recollect.types import Batch, flatten, traced_floats
+from recollect.weights import Ratio, Weights
+
+BLOCK = 1000
+"""Replications that run side by side: XLA on a CPU can wait for itself forever over batches of many thousand factorisations."""
+GROUPS = 20
+"""Groups of replications that the jackknife leaves out in turn."""
+ODE_STEPS = 200
+"""Runge-Kutta steps over the horizon; between them the solution is a straight line."""
+Drift = Callable[[Float[Array, " d"]], Float[Array, " d"]]
+
+
+class Problem(eqx.Module):
+    """Where paths start, how their samples are drawn, and the equation that they should follow."""
+
+    env: AbstractOracle
+    start: AbstractPolicy
+    draw: Callable[[Any, Any, Float[Array, "sample 3"]], Batch] = eqx.field(static=True)
+    """(env, policy, standard normal numbers) to independent draws from d^π, without the walks of `Draws`."""
+    drift: Drift = eqx.field(static=True)
+    """F̄⁻¹(θ) ∇η(θ)."""
+    naive_drift: Drift = eqx.field(static=True)
+    """(εI + F(θ))⁻¹ ∇η(θ), which is not the limit."""
+
+
+def lqc_problem(samples: int, damping: float) -> Problem:
+    env = LQC()
+    drift = lambda inverse: lambda θ: -2 * inverse * θ / (1 - env.discount)
+    mean_inverse = inverse_fisher_moments(samples, damping)[0]
+    return Problem(env, ShiftPolicy(jnp.ones(())), draw_lqc, drift(mean_inverse), drift(1 / (1 + damping)))
+
+
+def chain_problem(samples: int, damping: float) -> Problem:
+    env, start = chain(length=3, discount=0.8), tabular_softmax_policy(3, 2)
+    _, unflatten = flatten(start)
+    right = lambda θ: mean_inverse_fisher(env, unflatten(θ), samples, damping) @ env.gradient(unflatten(θ))
+    wrong = lambda θ: jnp.linalg.solve(env.fisher(unflatten(θ)) + damping * jnp.eye(len(θ)), env.gradient(unflatten(θ)))
+    return Problem(env, start, draw_tabular, right, wrong)
+
+
+def draw_lqc(env: LQC, policy: ShiftPolicy, normal: Float[Array, "sample 3"]) -> Batch:
+    """s is N(0, 1) with probability 1 − γ, else N(θ, 1), and s + a is N(θ, 1)."""
+    later = normal[:, 2] > ndtri(1 - env.discount)
+    states = normal[:, 0] + jnp.where(later, policy.shift, 0)
+    actions = policy.shift - states + normal[:, 1]
+    return _batch(policy, states[:, None], actions[:, None], -((states + actions) ** 2))
+
+
+def draw_tabular(env: Tabular, policy: AbstractPolicy, normal: Float[Array, "sample 3"]) -> Batch:
+    """(s, a) by inverting the distribution function of d^π(s, a)."""
+    ceiling = jnp.cumsum(occupancy_of_cells(env, policy))
+    cells = jnp.sum(ndtr(normal[:, :1]) * ceiling[-1] >= ceiling[:-1], axis=1, dtype=jnp.int32)
+    return batch_of_cells(env, policy, cells)
+
+
+def batch_of_cells(env: Tabular, policy: AbstractPolicy, cells: Int[Array, " sample"]) -> Batch:
+    """The draws (s, a), numbered s·A + a, as a batch."""
+    states, actions = jnp.divmod(cells, env.rewards.shape[1])
+    return _batch(policy, jax.nn.one_hot(states, env.observation_size), actions, env.rewards[states, actions])
+
+
+def _batch(policy: AbstractPolicy, observations: Float[Array, "sample feature"], actions: Shaped[Array, "sample ..."], rewards) -> Batch:
+    """Independent draws. None has a successor, as exact advantages do not ask for it: each state stands for its own."""
+    no = jnp.zeros((len(rewards), 1), bool)
+    return Batch(
+        observations=observations[:, None],
+        actions=actions[:, None],
+        log_probs=jax.vmap(policy.log_prob)(observations, actions)[:, None],
+        rewards=rewards[:, None],
+        next_observations=observations[:, None],
+        terminated=no,
+        truncated=no,
+        times=no.astype(jnp.int32),
+        mask=~no,
+    )
+
+
+def occupancy_of_cells(env: Tabular, policy: AbstractPolicy) -> Float[Array, " cell"]:
+    """d^π(s, a), where the pair (s, a) has the number s·A + a."""
+    return (env.occupancy(policy)[:, None] * env.probabilities(policy)).ravel()
+
+
+def unordered_draws(samples: int, cells: int) -> tuple[Int[np.ndarray, "outcome sample"], Float[np.ndarray, " outcome"]]:
+    """All outcomes of `samples` draws among `cells`, order aside, and the log of how many orders each has."""
+    draws = np.array(list(itertools.combinations_with_replacement(range(cells), samples)))
+    counts = (draws[:, :, None] == np.arange(cells)).sum(1)
+    return draws, lgamma(samples + 1) - np.vectorize(lgamma)(counts + 1.0).sum(1)
+
+
+def outcomes(env: Tabular, policy: AbstractPolicy, samples: int) -> tuple[Int[Array, "outcome sample"], Float[Array, " outcome"]]:
+    """All outcomes of `samples` independent draws from d^π(s, a), and their probabilities."""
+    draws, log_orders = unordered_draws(samples, env.rewards.size)
+    log_occupancy = jnp.log(occupancy_of_cells(env, policy))
+    return jnp.asarray(draws), jnp.exp(jnp.asarray(log_orders, log_occupancy.dtype) + log_occupancy[draws].sum(-1))
+
+
+def mean_inverse_fisher(env: Tabular, policy: AbstractPolicy, samples: int, damping: float) -> Float[Array, "d d"]:
+    """F̄⁻¹(θ), by enumeration."""
+    every = batch_of_cells(env, policy, jnp.arange(env.rewards.size))
+    scores = score_matrix(policy, every.observations[:, 0], every.actions[:, 0])[1].columns().T
+    draws, probabilities = outcomes(env, policy, samples)
+    estimates = jax.vmap(lambda draw: scores[draw].T @ scores[draw] / samples)(draws)
+    return jnp.einsum("n,nde->de", probabilities, jnp.linalg.inv(estimates + damping * jnp.eye(scores.shape[1])))
+
+
+def integrate(drift: Drift, start: Float[Array, " d"], bound: float, horizon: float, steps: int = ODE_STEPS) -> Float[Array, "point d"]:
+    """The projected equation at `steps` + 1 even times: fourth-order Runge-Kutta, put back into the box after each step."""
+    h = horizon / steps
+
+    def step(θ, _):
+        k1 = drift(θ)
+        k2 = drift(θ + h / 2 * k1)
+        k3 = drift(θ + h / 2 * k2)
+        k4 = drift(θ + h * k3)
+        θ = jnp.clip(θ + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4), -bound, bound)
+        return θ, θ
+
+    return jnp.concatenate([start[None], jax.jit(lambda θ: lax.scan(step, θ, None, steps)[1])(start)])
+
+
+def jackknife(statistic: Callable[[np.ndarray], Any], samples: Float[np.ndarray, "replication ..."]) -> tuple[float, float]:
+    """A statistic of all replications, and its standard error from leaving out groups of them in turn."""
+    group = np.arange(len(samples)) % min(GROUPS, len(samples))
+    without = np.array([statistic(samples[group != g]) for g in np.unique(group)])
+    return float(statistic(samples)), float(np.sqrt((len(without) - 1) * without.var()))
+
+
+def interval(value: float, error: float, width: float = 1.96) -> tuple[float, float]:
+    """95 % by the normal approximation, unless told otherwise."""
+    return value - width * error, value + width * error
+
+
+SERIES: Mapping[str, tuple[bool, Ratio]] = {
+    "VNPG": (False, "policy"),
+    "RNPG ω": (True, "occupancy"),
+    "RNPG ω̂": (True, "policy"),
+}
+"""Whether it reuses, and by which ratio."""
+TOGETHER = 2.394
+"""Standard errors in an interval of 95 % for the three of them together (Bonferroni)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ode:
+    """Do VNPG and RNPG, with the exact ratio ω and with the policy ratio ω̂, follow the same differential equation (Theorem 1, Corollary 2)?
+
+    For each step size α, half the one before, paths run from the same start for the same time t_n = nα. Measured is
+    max_n ‖θ_n − θ(t_n)‖, averaged over replications. Its power of α is fitted, and so is what is left of it as α → 0.
+    """
+
+    window: int = 5
+    """K of RNPG: iterations reused in the gradient. The Fisher matrix always has fresh samples of its own (assumption A.1.7)."""
+    samples: int = 5
+    """B: independent draws from the occupancy measure for the gradient, and as many for the Fisher matrix."""
+    damping: float = 0.1
+    """ε, added to the diagonal of the Fisher matrix."""
+    bound: float = 1.2
+    """Every θ_i is kept between −bound and bound. The chain gets there within the default horizon."""
+    horizon: float = 1.0
+    """Time over which the equation is followed."""
+    steps: int = 64
+    """Updates over the horizon at the largest step size."""
+    halvings: int = 4
+    """How often the step size is halved."""
+    replications: int = 128
+    """Paths for each step size."""
+    seed: int = 0
+    """Of the samples."""
+
+    def __post_init__(self):
+        for field in ("window", "samples", "steps"):
+            check_count(field, getattr(self, field))
+        check_number("samples", self.samples, low=1, high=8, remedy="give at most 8, as all outcomes of a batch are enumerated")
+        for field in ("damping", "horizon"):
+            check_number(
+                field, getattr(self, field), low=0, high=float("inf"), open_low=True, open_high=True, remedy="give a number above 0"
+            )
+        check_number("bound", self.bound, low=1, remedy="give at least 1, where LQC starts")
+        check_count("halvings", self.halvings)
+        check_number("halvings", self.halvings, low=2, remedy="give at least 2, as three step sizes are needed to extrapolate to none")
+        check_count("replications", self.replications)
+        check_number("replications", self.replications, low=2, remedy="give at least 2, so that errors can be told")
+
+    @property
+    def step_sizes(self) -> Float[np.ndarray, " step"]:
+        return self.horizon / self.steps / 2.0 ** np.arange(self.halvings + 1)
+
+    def run(self) -> Findings:
+        figure, axes = panels(2, 2)
+        rows, words = [], []
+        with one_blas_thread():
+            for name, make, place in (("LQC", lqc_problem, 0), ("chain", chain_problem, 2)):
+                problem = make(self.samples, self.damping)
+                right, wrong = self.solutions(problem)
+                paths = {series: self.paths(problem, series) for series in SERIES}
+                distances = {series: self.distances(paths[series], right) for series in SERIES}
+                control = self.distances(paths["VNPG"], wrong)
+                rows += self._rows(name, distances, control)
+                words.append(self._words(name, distances, control))
+                self._draw(axes[place : place + 2], name, paths, distances, control, (right, wrong))
+        return Findings(rows, "\n".join(words), {"ode": figure})
+
+    def algorithm(self, env: AbstractOracle, series: str, step_size: float) -> NPG:
+        reuse, ratio = SERIES[series]
+        algorithm = NPG(
+            window=self.window if reuse else 1,
+            fisher_window=1,
+            independent_fisher=True,
+            damping=self.damping,
+            discount=env.discount,
+            objective_scale=True,
+            advantages=Advantages("exact"),
+            weights=Weights(ratio),
+            project=Box(-self.bound, self.bound),
+            learning_rate=step_size,
+        )
+        return traced_floats(algorithm)
+
+    def solutions(self, problem: Problem) -> tuple[Float[np.ndarray, "point d"], Float[np.ndarray, "point d"]]:
+        """Of the right equation and of the wrong one."""
+        start = flatten(problem.start)[0]
+        right, wrong = (integrate(drift, start, self.bound, self.horizon) for drift in (problem.drift, problem.naive_drift))
+        return np.asarray(right), np.asarray(wrong)
+
+    def paths(self, problem: Problem, series: str) -> list[Float[np.ndarray, "replication _ d"]]:
+        """θ_1, θ_2, … for each step size, largest first; 2^j · steps updates run as 2^j pieces, so that one program serves all."""
+        paths = []
+        for halving, step_size in enumerate(self.step_sizes):
+            algorithm = self.algorithm(problem.env, series, float(step_size))
+            key = jax.random.fold_in(jax.random.key(self.seed), halving)
+            states, pieces = _start(algorithm, problem, self.samples, self.replications), []
+            for piece in range(2**halving):
+                normal = jax.random.normal(jax.random.fold_in(key, piece), (self.replications, self.steps, 2, self.samples, 3))
+                states, θ = _advance(algorithm, problem, states, normal)
+                pieces.append(np.asarray(θ))
+            paths.append(np.concatenate(pieces, axis=1))
+        return paths
+
+    def distances(self, paths: list[Float[np.ndarray, "replication _ d"]], solution: Float[np.ndarray, "point d"]):
+        """max_n ‖θ_n − θ(t_n)‖ for each replication and step size."""
+        far = lambda path: np.linalg.norm(path - self._at(solution, path.shape[1]), axis=-1).max(1)
+        return np.stack([far(path) for path in paths], axis=1)
+
+    def power(self, distances: Float[np.ndarray, "replication step"]) -> tuple[float, float]:
+        """p of mean distance ∝ α^p, by least squares in logs, and its standard error."""
+        return jackknife(lambda x: np.polyfit(np.log(self.step_sizes), np.log(x.mean(0)), 1)[0], distances)
+
+    def remainder(self, distances: Float[np.ndarray, "replication step"]) -> tuple[float, float]:
+        """c of mean distance = c + c₁ √α + c₂ α (noise of order √α, lag and bias of order α), and its standard error."""
+        powers = self.step_sizes[:, None] ** np.array([0, 0.5, 1])
+        weigh = np.sqrt(len(distances)) / np.maximum(distances.std(0), np.finfo(float).tiny)
+        return jackknife(lambda x: np.linalg.lstsq(powers * weigh[:, None], x.mean(0) * weigh)[0][0], distances)
+
+    def _at(self, solution: Float[np.ndarray, "point d"], updates: int) -> Float[np.ndarray, "update d"]:
+        """The solution at t_1, …, t_updates."""
+        times, grid = np.arange(1, updates + 1) / updates, np.linspace(0, 1, len(solution))
+        return np.stack([np.interp(times, grid, one) for one in solution.T], axis=1)
+
+    def _rows(self, problem: str, distances: Mapping[str, Float[np.ndarray, "replication step"]], control):
+        cases = [(name, "F̄⁻¹∇η", values) for name, values in distances.items()] + [("VNPG", "(εI + F)⁻¹∇η", control)]
+        return [
+            dict(
+                problem=problem,
+                algorithm=name,
+                equation=equation,
+                step_size=float(α),
+                sup_distance=float(one.mean()),
+                standard_error=float(one.std(ddof=1) / np.sqrt(len(one))),
+            )
+            for name, equation, values in cases
+            for α, one in zip(self.step_sizes, values.T, strict=True)
+        ]
+
+    def _words(self, problem: str, distances: Mapping[str, Float[np.ndarray, "replication step"]], control) -> str:
+        powers = {name: interval(*self.power(values), TOGETHER) for name, values in distances.items()}
+        left = {name: interval(*self.remainder(values), TOGETHER) for name, values in distances.items()}
+        wrong = interval(*self.remainder(control))
+        show = lambda intervals: ", ".join(f"{name} [{low:.3f}, {high:.3f}]" for name, (low, high) in intervals.items())
+        falls = [name for name, (low, _) in powers.items() if low > 0]
+        vanishes = [name for name, (low, _) in left.items() if low <= 0]
+        same = len(falls) == len(vanishes) == len(distances)
+        return (
+            f"{problem}: the sup-distance falls as α^p with p in {show(powers)}: it falls for {', '.join(falls) or 'none'}. "
+            f"Extrapolated to α = 0 it leaves {show(left)}, above 0 for {len(left) - len(vanishes)} of {len(left)}: "
+            f"{'the three share' if same else 'it is not shown that the three share'} the limit of Theorem 1. "
+            f"From the equation with (εI + F)⁻¹ VNPG keeps [{wrong[0]:.3f}, {wrong[1]:.3f}]: "
+            f"the experiment {'can' if wrong[0] > 0 else 'cannot'} tell the two apart."
+        )
+
+    def _draw(self, axes, problem: str, paths, distances, control, solutions) -> None:
+        left, right = axes
+        component = int(solutions[0][-1].argmax())
+        for (name, some), colour in zip(paths.items(), COLOURS[1:], strict=False):
+            for path, width in ((some[0], 0.8), (some[-1], 1.4)):
+                times = np.arange(1, path.shape[1] + 1) / path.shape[1] * self.horizon
+                left.plot(times, path[0, :, component], color=colour, linewidth=width, alpha=0.45 if width < 1 else 1)
+            left.plot([], [], color=colour, label=name)
+        for solution, style, label in zip(solutions, ("-", "--"), ("F̄⁻¹∇η", "(εI + F)⁻¹∇η"), strict=True):
+            left.plot(np.linspace(0, self.horizon, len(solution)), solution[:, component], style, color="black", linewidth=2, label=label)
+        thin, thick = self.step_sizes[[0, -1]]
+        left.set(title=f"{problem}: a path each, α = {thin:.2g} (thin) and {thick:.2g}", xlabel="time t = nα", ylabel=f"θ_{component}")
+        lines = [*distances.items(), ("VNPG to (εI + F)⁻¹∇η", control)]
+        for (name, values), colour, marker in zip(lines, (*COLOURS[1:4], COLOURS[0]), "osD^", strict=True):
+            error = values.std(0, ddof=1) / np.sqrt(len(values))
+            face = "none" if marker == "D" else colour
+            style = dict(color=colour, marker=marker, markerfacecolor=face, markersize=9 if marker == "D" else 5, capsize=2, linewidth=1)
+            right.errorbar(self.step_sizes, values.mean(0), 1.96 * error, label=name, **style)
+        guide = distances["VNPG"].mean(0)[-1] * 0.6 * np.sqrt(self.step_sizes / self.step_sizes[-1])
+        right.plot(self.step_sizes, guide, ":", color="black", label="∝ √α")
+        right.set(title=f"{problem}: largest distance from the solution", xlabel="step size α", ylabel="mean sup-distance")
+        right.set(xscale="log", yscale="log")
+        right.set_xticks(self.step_sizes, [f"{α:.2g}" for α in self.step_sizes], minor=False)
+        right.set_xticks([], minor=True)
+        for one in axes:
+            one.legend(frameon=False, fontsize=8)
+
+
+@eqx.filter_jit
+def _start(algorithm: NPG, problem: Problem, samples: int, replications: int):
+    """States at the start, with empty histories."""
+    batch = problem.draw(problem.env, problem.start, jnp.zeros((samples, 3)))
+    return jax.vmap(lambda key: algorithm.init(problem.start, batch, key))(jax.random.split(jax.random.key(0), replications))
+
+
+@eqx.filter_jit
+def _advance(algorithm: NPG, problem: Problem, states, normal: Float[Array, "replication time 2 sample 3"]):
+    """As many updates as there are numbers, for all replications: the states after them, and θ after each."""
+
+    def step(state, normal):
+        batch, fisher_batch = (problem.draw(problem.env, state.policy, numbers) for numbers in normal)
+        state, _ = algorithm.update(state, batch, jax.random.key(0), problem.env, fisher_batch)
+        return state, flatten(state.policy)[0]
+
+    return lax.map(lambda one: lax.scan(step, *one), (states, normal), batch_size=BLOCK)

@@ -1,0 +1,221 @@
+"""Many independent runs of RNPG on the linear quadratic control problem, as one vector in one compiled loop.
+
+It is the library's own algorithm, from the collector to the projection. What makes half a million iterations cheap is that nothing leaves
+the loop, that the replications lie side by side in every operation, and that of the history only what the estimators read survives
+compilation.
+"""
+
+import dataclasses
+import functools
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
+
+from recollect.advantages import Advantages
+from recollect.algorithms import RNPG
+from recollect.algorithms.npg import NPG
+from recollect.checks import check_count, check_number
+from recollect.collect import Occupancy
+from recollect.envs.lqc import LQC
+from recollect.policies import ShiftPolicy
+from recollect.project import Box
+from recollect.random import fusing_key
+from recollect.runtime import use_compilation_cache
+from recollect.solve import Solver
+from recollect.theory.lqc import moments
+from recollect.types import traced_floats
+from recollect.weights import Ratio, Weights
+
+WORTH_A_PROCESS = 20_000
+"""Iterations from which on starting processes takes less time than it saves."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One setting of RNPG on LQC."""
+
+    batch: int
+    """B: samples in an iteration."""
+    window: int
+    """K: iterations reused in the gradient."""
+    damping: float = 0.01
+    """ε."""
+    discount: float = 0.5
+    """γ."""
+    decay: float = 0.9
+    """β: the step size in iteration n is n^−β."""
+    start: float = 2.0
+    """θ₀."""
+    bound: float = 5.0
+    """Θ = [−bound, bound]; the theorems ask for a compact set with the optimum inside."""
+    fisher_window: int = 1
+    """K₂: iterations reused in the Fisher matrix; the theorems are about 1."""
+    independent_fisher: bool = True
+    """A batch of its own for the Fisher matrix (assumption A.1.7)."""
+    ratio: Ratio = "policy"
+
+    def __post_init__(self):
+        moments(self.batch, self.window, self.damping, self.discount, self.fisher_window)
+        check_number("decay", self.decay, low=0.5, high=1, open_low=True, remedy="give an exponent above 1/2 and at most 1 (A.2.5)")
+        check_number("bound", self.bound, low=0, open_low=True, remedy="give the largest |θ| allowed")
+        check_number("start", self.start, low=-self.bound, high=self.bound, remedy=f"start inside [-{self.bound}, {self.bound}]")
+
+    @property
+    def asymptotic_variance(self) -> float:
+        """Σ∞; beyond a Fisher window of 1 what the natural conjecture says it is."""
+        return moments(self.batch, self.window, self.damping, self.discount, self.fisher_window).asymptotic_variance
+
+    @property
+    def work(self) -> int:
+        """Samples that an iteration looks at."""
+        return self.batch * (self.window + self.fisher_window)
+
+    def algorithm(self) -> NPG:
+        return RNPG(
+            window=self.window,
+            fisher_window=self.fisher_window,
+            damping=self.damping,
+            discount=self.discount,
+            learning_rate=1.0,
+            decay=self.decay,
+            objective_scale=True,
+            advantages=Advantages("exact", "none"),
+            weights=Weights(self.ratio),
+            independent_fisher=self.independent_fisher,
+            solver=Solver("cholesky"),
+            project=Box(-self.bound, self.bound),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Replications:
+    """Where the runs of a case were at some iterations."""
+
+    case: Case
+    iterations: np.ndarray
+    """n at each checkpoint; the last is the end."""
+    shifts: np.ndarray
+    """θ_n, with axes checkpoint, replication."""
+    refused: np.ndarray
+    """How many updates of each replication were refused because a number in them was not finite."""
+    seconds: float
+
+    def errors(self, checkpoint: int = -1) -> np.ndarray:
+        """E_n = θ_n / √α_n, as θ̄ = 0."""
+        return self.shifts[checkpoint].astype(np.float64) / self.iterations[checkpoint] ** (-self.case.decay / 2)
+
+
+def replicate(cases: Sequence[Case], replications: int, iterations: int, checkpoints: int = 1, seed: int = 0) -> list[Replications]:
+    """Every case with all its replications.
+
+    Long runs go to processes of their own, each held to one core. Operations on a few hundred numbers are too small to be
+    shared between cores, and XLA shares them with all cores that it sees.
+    """
+    for field, value in dict(replications=replications, iterations=iterations, checkpoints=checkpoints).items():
+        check_count(field, value)
+    if iterations < WORTH_A_PROCESS:
+        return [_run(case, replications, iterations, checkpoints, (seed, i)) for i, case in enumerate(cases)]
+    cores = sorted(os.sched_getaffinity(0))
+    parts = max(1, len(cores) // len(cases))
+    sizes = [len(part) for part in np.array_split(np.arange(replications), parts) if len(part)]
+    tasks = [(cases[i], size, iterations, checkpoints, (seed, i, j)) for i in range(len(cases)) for j, size in enumerate(sizes)]
+    free = queue.SimpleQueue()
+    for core in cores:
+        free.put(core)
+    with ThreadPoolExecutor(len(cores)) as pool:
+        order = sorted(range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1])  # the longest first
+        runs = {k: pool.submit(_elsewhere, free, tasks[k]) for k in order}
+        done = [runs[k].result() for k in range(len(tasks))]
+    return [_joined(done[i * len(sizes) : (i + 1) * len(sizes)]) for i in range(len(cases))]
+
+
+def _elsewhere(free: queue.SimpleQueue, task) -> Replications:
+    """The task in a process that sees one core only, the next that is free."""
+    core = free.get()
+    program = f"import os; os.sched_setaffinity(0, [{core}]); from recollect.theory.replicate import work; work()"
+    try:
+        finished = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(task), stdout=subprocess.PIPE, check=True)
+    finally:
+        free.put(core)
+    return pickle.loads(finished.stdout)
+
+
+def work() -> None:
+    """What such a process does: a pickled task comes in, the pickled result goes out."""
+    use_compilation_cache()
+    sys.stdout.buffer.write(pickle.dumps(_run(*pickle.load(sys.stdin.buffer))))
+
+
+def _joined(parts: Sequence[Replications]) -> Replications:
+    """Parts of one case as one."""
+    return dataclasses.replace(
+        parts[0],
+        shifts=np.concatenate([part.shifts for part in parts], axis=1),
+        refused=np.concatenate([part.refused for part in parts]),
+        seconds=max(part.seconds for part in parts),
+    )
+
+
+def _run(case: Case, replications: int, iterations: int, checkpoints: int, seeds: tuple[int, ...]) -> Replications:
+    began = time.perf_counter()
+    problem = traced_floats((case.algorithm(), LQC(discount=case.discount)))
+    last = np.arange(1, checkpoints + 1) * iterations // checkpoints
+    key = functools.reduce(jax.random.fold_in, seeds[1:], fusing_key(seeds[0]))
+    keys = jax.random.split(key, replications)
+    shifts, refused = _loop(problem, Occupancy(case.batch), jnp.array(case.start), jnp.array(iterations), jnp.array(last), keys)
+    return Replications(case, last, np.asarray(shifts), np.asarray(refused), time.perf_counter() - began)
+
+
+def _side_by_side(tree):
+    """The same arrays with the replications next to each other in memory; the axes of one small problem are too short for vector units."""
+    return jax.tree.map(lambda x: with_layout_constraint(x, Layout((*range(1, x.ndim), 0))), tree)
+
+
+def _loop(problem, collector, start, iterations, last, keys):
+    algorithm, env = problem
+    replications = len(keys)
+    draw = lambda key, policy: collector(key, env, policy, None, algorithm.discount)[1].batch
+    policy = ShiftPolicy(start)
+    first, rest = eqx.partition(algorithm.init(policy, draw(keys[0], policy), keys[0]), eqx.is_array)
+    states = jax.tree.map(lambda x: jnp.broadcast_to(x, (replications, *x.shape)), first)
+
+    def collect(key, arrays):
+        policy = eqx.combine(arrays, rest).policy
+        key_gradient, key_fisher = jax.random.split(key)
+        return draw(key_gradient, policy), draw(key_fisher, policy) if algorithm.independent_fisher else None
+
+    def step(key, arrays, batch, fisher_batch):
+        state, info = algorithm.update(eqx.combine(arrays, rest), batch, key, env, fisher_batch)
+        return eqx.filter(state, eqx.is_array), info.refused > 0
+
+    def body(n, carry):
+        states, refused, shifts = carry
+        now = jax.vmap(jax.random.fold_in, (0, None))(keys, n)
+        batches = _side_by_side(jax.vmap(collect)(now, states))
+        states, failed = jax.vmap(step)(now, _side_by_side(states), *batches)
+        # Each checkpoint is overwritten until its iteration has passed.
+        return states, refused + failed, shifts.at[jnp.searchsorted(last, n + 1)].set(states.policy.shift)
+
+    carry = (states, jnp.zeros(replications, jnp.int32), jnp.zeros((len(last), replications)))
+    # Two iterations at a time: the history moves from one buffer to another and back, which saves a copy.
+    carry = lax.fori_loop(0, iterations // 2, lambda i, carry: body(2 * i + 1, body(2 * i, carry)), carry)
+    _, refused, shifts = lax.cond(iterations % 2 == 1, lambda: body(iterations - 1, carry), lambda: carry)
+    return shifts, refused
+
+
+# Arrays of this size are too small to call a library for their sums, or to share between threads; each core has a case of its own.
+_compiled: Any = dict(compiler_options={"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_multi_thread_eigen": False})
+_loop = eqx.filter_jit(_loop, **_compiled)

@@ -1,0 +1,166 @@
+"""The linear quadratic control problem: closed forms against differentiation, quadrature and simulation; Theorem 2 in small."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.stats import norm
+from scipy import integrate, stats
+
+from recollect.cli import main
+from recollect.collect import Draws, Occupancy
+from recollect.envs import LQC, chain
+from recollect.policies import ShiftPolicy, tabular_softmax_policy
+from recollect.random import fusing_key, normal
+from recollect.theory import lqc
+from recollect.theory.normality import Normality, anderson_darling, row, variance_interval
+from recollect.theory.replicate import Case, replicate
+from recollect.theory.reuse import Fisher, Rate
+
+
+@pytest.mark.parametrize(("batch", "window", "expected"), [(5, 1, 3.453507), (5, 5, 1.973135), (5, 10, 1.788088), (10, 5, 0.653352)])
+def test_asymptotic_variance_of_the_four_cases_of_the_paper(batch, window, expected):
+    assert lqc.asymptotic_variance(batch, window) == pytest.approx(expected, abs=5e-7)
+
+
+@pytest.mark.parametrize("damping", [1e-4, 0.01, 1.0])
+@pytest.mark.parametrize("batch", [1, 5, 200])
+def test_moments_of_the_inverse_fisher_by_another_quadrature(batch, damping):
+    # The Laplace transform of χ² turns both moments into smooth integrals: 1/F = ∫ exp(−tF) dt.
+    transform = lambda t: np.exp(-damping * t - batch / 2 * np.log1p(2 * t / batch))
+    points = [1.0, 100.0]
+    first = sum(integrate.quad(transform, a, b, epsrel=1e-12, limit=400)[0] for a, b in zip([0, *points], [*points, np.inf], strict=True))
+    weighed = lambda t: t * transform(t)
+    second = sum(integrate.quad(weighed, a, b, epsrel=1e-12, limit=400)[0] for a, b in zip([0, *points], [*points, np.inf], strict=True))
+    np.testing.assert_allclose(lqc.inverse_fisher_moments(batch, damping), (first, second), rtol=1e-8)
+
+
+def test_moments_without_damping_are_those_of_the_inverse_chi_squared():
+    np.testing.assert_allclose(lqc.inverse_fisher_moments(7, 0.0), (7 / 5, 49 / 15), rtol=1e-12)
+
+
+def test_closed_forms_agree_with_the_environment_and_with_differentiation():
+    env, number, s, a = LQC(discount=0.7), 0.8, -0.4, 1.5
+    θ = jnp.array(number)
+    policy, observation, action = ShiftPolicy(θ), jnp.array([s]), jnp.array([a])
+    value = lambda θ: env.expected_return(ShiftPolicy(θ))
+    log_prob = lambda θ: ShiftPolicy(θ).log_prob(observation, action)
+    assert lqc.expected_return(number, 0.7) == pytest.approx(float(value(θ)), rel=1e-6)
+    assert lqc.return_gradient(number, 0.7) == pytest.approx(float(jax.grad(value)(θ)), rel=1e-6)
+    assert lqc.score(number, s, a) == pytest.approx(float(jax.grad(log_prob)(θ)), rel=1e-5)
+    assert lqc.advantage(number, s, a) == pytest.approx(float(env.advantage(policy, observation, action)), rel=1e-6)
+
+
+def test_gradient_variance_and_drift_agree_with_simulation():
+    θ, x = 0.8, 0.8 + np.random.default_rng(0).standard_normal(2_000_000)
+    g = (1 + θ**2 - x**2) * (x - θ) / (1 - 0.5)
+    assert g.mean() == pytest.approx(lqc.return_gradient(θ), abs=5 * g.std() / len(g) ** 0.5)
+    assert g.var() == pytest.approx(lqc.gradient_variance(θ), rel=0.02)
+    found = lqc.moments(5, 5)
+    assert found.drift == pytest.approx(lqc.return_gradient(1.0) * found.inverse_fisher)
+    assert found.noise == pytest.approx(found.sigma_1 / 5 + found.sigma_2 / 25)
+
+
+def test_fusing_keys_give_normal_numbers_that_do_not_repeat():
+    keys = jax.random.split(fusing_key(3), 40)
+    # Under vmap and without it, from keys folded and split.
+    draws = jax.vmap(lambda key: jax.vmap(lambda i: normal(jax.random.fold_in(key, i), (25,)))(jnp.arange(50)))(keys)
+    alone = normal(jax.random.fold_in(keys[7], 3), (25,))
+    np.testing.assert_array_equal(draws[7, 3], alone)
+    flat = np.asarray(draws, np.float64).ravel()
+    assert len(np.unique(flat)) > 0.99 * len(flat)
+    assert stats.kstest(flat, "norm").pvalue > 1e-3
+    correlations = np.corrcoef(np.asarray(draws, np.float64).reshape(40, -1)) - np.eye(40)
+    assert np.abs(correlations).max() < 5 / np.sqrt(flat.size / 40)
+    far = np.asarray(normal(fusing_key(1), (1_000_000,)), np.float64)
+    for level in (1e-4, 1e-3, 0.1, 0.999, 0.9999):
+        share = (far < stats.norm.ppf(level)).mean()
+        assert abs(share - level) < 5 * np.sqrt(level * (1 - level) / len(far))
+    bits = np.asarray(jax.random.bits(fusing_key(5), (10_000,)))
+    assert abs(np.unpackbits(bits.view(np.uint8)).mean() - 0.5) < 5 * 0.5 / np.sqrt(320_000)
+
+
+@pytest.mark.parametrize("name", ["lqc", "chain"])
+def test_draws_from_the_occupancy_measure_are_those_of_walks(name):
+    env = LQC() if name == "lqc" else chain(length=3, discount=0.5)
+    policy = ShiftPolicy(jnp.array(1.5)) if name == "lqc" else tabular_softmax_policy(3, 2)
+    batches = [kind(2_000)(jax.random.key(i), env, policy, None, 0.5)[1].batch for i, kind in enumerate((Occupancy, Draws))]
+    if name == "lqc":
+        drawn, walked = (np.asarray(batch.observations + batch.actions * 1j).ravel() for batch in batches)
+        for part in (np.real, np.imag):
+            assert stats.ks_2samp(part(drawn), part(walked)).pvalue > 1e-3
+    else:
+        table = np.array([np.histogram2d(b.observations.argmax(-1).ravel(), b.actions.ravel(), (3, 2))[0].ravel() for b in batches])
+        assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+def test_errors_of_small_runs_have_the_variance_of_theorem_2():
+    cases = [Case(5, 1), Case(5, 3, ratio="occupancy")]
+    for run in replicate(cases, replications=400, iterations=1_500):
+        low, high = variance_interval(run.errors() / np.sqrt(run.case.asymptotic_variance), 0.999)
+        # At n = 1,500 a few percent of the distance to the limit are left.
+        assert low < 1.05
+        assert high > 0.95
+        assert run.shifts.shape == (1, 400)
+
+
+def test_the_printed_sign_of_the_score_fails(monkeypatch):
+    class Printed(ShiftPolicy):
+        def log_prob(self, observation, action):
+            return norm.logpdf(action[0] + observation[0] + self.shift)
+
+    monkeypatch.setattr("recollect.theory.replicate.ShiftPolicy", Printed)
+    (run,) = replicate([Case(5, 2)], replications=50, iterations=300)
+    assert not row(run)["holds"]
+    assert np.abs(run.shifts).mean() > 1
+
+
+def test_an_anderson_darling_test_notices_a_wrong_spread_and_passes_normal_draws():
+    draws = np.random.default_rng(1).standard_normal(500)
+    assert anderson_darling(draws) > 0.01
+    assert anderson_darling(1.2 * draws) < 0.01
+
+
+def test_theory_on_the_command_line(tmp_path, capsys):
+    flags = ["--cases", "5", "1", "4", "2", "--replications", "60", "--iterations", "400", "--plot-every", "100", "--json", "--out"]
+    assert main(["theory", "normality", *flags, str(tmp_path)]) == 0
+    cases = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [(case["batch"], case["window"]) for case in cases] == [(5, 1), (4, 2)]
+    assert {"variance_ratio", "interval", "ks_p", "seconds"} <= set(cases[0])
+    for name in ("normality.png", "approach.png", "table.csv", "verdict.txt", "settings.json"):
+        assert (tmp_path / name).stat().st_size > 0
+
+
+def test_rate_and_fisher_report_one_row_for_each_window():
+    rate = Rate(windows=(1, 4), replications=50, iterations=200).run()
+    assert [row["window"] for row in rate.rows] == [1, 4]
+    fisher = Fisher(fisher_windows=(1, 2), window=2, replications=50, iterations=200).run()
+    assert [(row["fisher_window"], row["samples"]) for row in fisher.rows] == [
+        (1, "independent"), (2, "independent"), (1, "the same"), (2, "the same"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: lqc.asymptotic_variance(0, 1), "batch=0"),
+        (lambda: lqc.asymptotic_variance(5, 0), "window=0"),
+        (lambda: lqc.asymptotic_variance(4, 1, damping=0.0), "damping=0.0 with batch=4 leaves"),
+        (lambda: lqc.asymptotic_variance(5, 1, damping=-0.1), "damping=-0.1"),
+        (lambda: lqc.asymptotic_variance(5, 1, discount=1.0), "discount=1.0"),
+        (lambda: Normality(cases=((0, 1),)), "batch=0"),
+        (lambda: Normality(cases=()), "cases="),
+        (lambda: Normality(decay=0.4), "decay=0.4"),
+        (lambda: Normality(start=9.0), "start=9.0"),
+        (lambda: Normality(replications=3), "replications=3"),
+        (lambda: Normality(plot_every=0), "plot_every=0"),
+        (lambda: Rate(windows=()), "windows="),
+        (lambda: Fisher(fisher_windows=(0,)), "window 0=0"),
+    ],
+)
+def test_impossible_settings_are_explained(make, says):
+    with pytest.raises(ValueError, match="") as caught:
+        make()
+    assert says in str(caught.value)
