@@ -2,9 +2,9 @@
 
     python benchmarks/trust_region.py
 
-TRPO and RTRPO with default settings and a constant radius of 0.01 train on 8 episodes an iteration in each environment. After every
-accepted step, KL(old ‖ new) is averaged over the states of 16 fresh episodes of the old policy; the share of steps with at most 1.5 × the
-radius is printed.
+TRPO and RTRPO with default settings and a constant radius of 0.01 train on 8 episodes of at most 200 steps an iteration in each
+environment. After every accepted step, KL(old ‖ new) is averaged over the states of 16 fresh episodes of the old policy; the share of
+steps with at most 1.5 × the radius is printed.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ ITERATIONS, RADIUS = 100, 0.01
 
 
 def fresh_kls(name: str, algorithm) -> np.ndarray:
-    env = make(name)
+    env = make(name, max_steps=200)
     if isinstance(env, AbstractOracle):
         algorithm = dataclasses.replace(algorithm, discount=float(env.discount))
     algorithm = traced_floats(algorithm)

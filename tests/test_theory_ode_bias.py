@@ -1,5 +1,7 @@
 """The experiments on the limit equation and on the bias of reuse, at small settings."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -7,7 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from recollect.envs import LQC, chain
+from recollect.cli import main
+from recollect.envs import LQC, chain, garnet, make
 from recollect.fisher import Fisher
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
 from recollect.scores import score_matrix
@@ -15,7 +18,6 @@ from recollect.theory.bias import Bias, Deviations, controlled
 from recollect.theory.lqc import inverse_fisher_moments
 from recollect.theory.ode import (
     Ode,
-    chain_problem,
     draw_lqc,
     draw_tabular,
     integrate,
@@ -24,6 +26,7 @@ from recollect.theory.ode import (
     mean_inverse_fisher,
     occupancy_of_cells,
     outcomes,
+    tabular_problem,
 )
 
 matplotlib.use("Agg")
@@ -85,7 +88,7 @@ def test_jackknife_of_a_mean_is_its_standard_error():
     assert error == pytest.approx(samples.std() / np.sqrt(2000), rel=0.5)
 
 
-@pytest.mark.parametrize("problem", [lqc_problem, chain_problem])
+@pytest.mark.parametrize("problem", [lqc_problem, functools.partial(tabular_problem, ENV)])
 def test_paths_come_nearer_to_the_solution_with_smaller_steps(problem):
     made = problem(3, 0.1)
     right, wrong = SMALL.solutions(made)
@@ -169,7 +172,7 @@ def test_verdict_on_the_bias_follows_the_simulation(monkeypatch):
     ("make", "settings", "words"),
     [
         (Ode, dict(window=0), ["window=0", "at least 1"]),
-        (Ode, dict(samples=9), ["samples=9", "at most 8"]),
+        (Ode, dict(samples=30), ["samples=30", "give fewer samples"]),
         (Ode, dict(damping=0.0), ["damping=0.0", "above 0"]),
         (Ode, dict(bound=0.5), ["bound=0.5", "LQC starts"]),
         (Ode, dict(halvings=1), ["halvings=1", "three step sizes"]),
@@ -179,10 +182,32 @@ def test_verdict_on_the_bias_follows_the_simulation(monkeypatch):
         (Bias, dict(step_sizes=(0.1, -0.1, 0.2, 0.3)), ["step_sizes=-0.1", "above 0"]),
         (Bias, dict(iterations=19), ["iterations=19", "20"]),
         (Bias, dict(decay=0.0), ["decay=0.0", "step sizes differ"]),
-        (Bias, dict(samples=9), ["samples=9", "at most 8"]),
+        (Bias, dict(samples=30), ["samples=30", "give fewer samples"]),
     ],
 )
 def test_mistakes(make, settings, words):
     with pytest.raises(ValueError) as caught:
         make(**settings)
     assert all(word in str(caught.value) for word in words)
+
+
+def test_experiments_take_a_finite_mdp_from_a_file(tmp_path):
+    env = garnet(states=2, actions=3, branching=2)
+    arrays = dict(transitions=env.transitions, rewards=env.rewards, initial=env.initial, discount=0.7)
+    np.savez(tmp_path / "mine.npz", **arrays)
+    bias = Bias(mdp=tmp_path / "mine.npz", windows=(2,), iterations=8, samples=2, replications=40)
+    assert bias.env.rewards.shape == (2, 3)
+    deviations = bias.simulate(bias.algorithm(2, "policy", 0.01, 0.0, True), 3)
+    assert np.isfinite(deviations.fresh).all()
+    loaded = make(str(tmp_path / "mine.npz"), max_steps=7)
+    assert (float(loaded.discount), loaded.max_steps) == (0.7, 7)
+    np.testing.assert_allclose(loaded.gradient(bias.start), bias.env.gradient(bias.start))
+    assert main(["train", "rnpg", str(tmp_path / "mine.npz"), "--iterations", "2", "--seeds", "1", "--out", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize(("arrays", "says"), [(None, "is not a file"), (dict(rewards=np.ones((2, 2))), "no array 'transitions'")])
+def test_files_that_are_no_mdp_are_explained(tmp_path, arrays, says):
+    if arrays is not None:
+        np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(ValueError, match=says):
+        Ode(mdp=tmp_path / "bad.npz")

@@ -38,6 +38,7 @@ usage:
 
 algorithms:    {", ".join(ALGORITHMS)}
 environments:  {", ".join(ENVIRONMENTS)}
+               or NAME.npz, a finite MDP of your own as arrays (transitions, rewards, initial, discount)
 experiments:   {", ".join(EXPERIMENTS)}
 
 Each run writes a folder below runs/ with its settings (settings.json), curves.csv and learning_curves.png.
@@ -217,7 +218,7 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
     env, algorithms = _environment(env_name, {name: training.algorithm for name, training in trainings.items()}, run)
     collectors = {name: _collector(run, training.collector) for name, training in trainings.items()}
     policies = {name: training.policy for name, training in trainings.items()}
-    folder = run.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{'-'.join(algorithms)}-{env_name}"
+    folder = run.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{'-'.join(algorithms)}-{Path(env_name).name}"
     folder.mkdir(parents=True, exist_ok=True)
     settings = dict(command=["recollect", *words], version=recollect.__version__, jax=jax.__version__, env=env, run=run)
     write_settings(folder / "settings.json", {**settings, "collectors": collectors, "policies": policies, "algorithms": algorithms})

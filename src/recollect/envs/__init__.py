@@ -8,7 +8,7 @@ from recollect.envs.inverted_pendulum import InvertedPendulum
 from recollect.envs.lqc import LQC
 from recollect.envs.mountain_car import MountainCarContinuous
 from recollect.envs.pendulum import Pendulum
-from recollect.envs.tabular import Tabular, chain, garnet, gridworld
+from recollect.envs.tabular import Tabular, chain, garnet, gridworld, load_mdp
 
 ENVIRONMENTS = {
     "CartPole-v1": CartPole,
@@ -25,7 +25,9 @@ ENVIRONMENTS = {
 
 
 def make(name: str, **settings) -> AbstractEnv:
-    """The environment called `name`, for example `make("CartPole-v1", max_steps=200)`."""
+    """The environment called `name`, for example `make("CartPole-v1", max_steps=200)`, or the finite MDP in a file `NAME.npz`."""
+    if name.endswith(".npz"):
+        return load_mdp(name, **settings)
     check_name("env", name, ENVIRONMENTS)
     return ENVIRONMENTS[name](**settings)
 
@@ -46,5 +48,6 @@ __all__ = [
     "chain",
     "garnet",
     "gridworld",
+    "load_mdp",
     "make",
 ]

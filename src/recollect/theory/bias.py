@@ -13,6 +13,7 @@ as it is and an error of order α.
 
 import dataclasses
 import itertools
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import equinox as eqx
@@ -26,13 +27,13 @@ from recollect.advantages import Advantages
 from recollect.algorithms import NPG
 from recollect.algorithms.base import State, judge, push_and_recall
 from recollect.checks import check_count, check_number
-from recollect.envs import Tabular, chain
+from recollect.envs import Tabular
 from recollect.gradient import policy_gradient
 from recollect.plot import COLOURS
 from recollect.policies import AbstractPolicy, tabular_softmax_policy
 from recollect.runtime import one_blas_thread
 from recollect.theory.findings import Findings, panels
-from recollect.theory.ode import BLOCK, batch_of_cells, draw_tabular, interval, jackknife, outcomes
+from recollect.theory.ode import BLOCK, batch_of_cells, check_outcomes, draw_tabular, interval, jackknife, outcomes, small_mdp
 from recollect.types import Batch, flatten, traced_floats
 from recollect.weights import Ratio, Weights
 
@@ -129,6 +130,8 @@ class Bias:
     """A second batch for the Fisher matrix, as assumption A.1.7 asks; without it, one batch for both, as in the example of section 2.4."""
     replications: int = 2000
     """Over which means are taken."""
+    mdp: Path | None = None
+    """A finite MDP of your own in the place of the chain: a NumPy file with transitions, rewards, initial, discount."""
     seed: int = 0
     """Of the samples."""
 
@@ -147,18 +150,19 @@ class Bias:
         least = 4 * max(self.windows)
         check_number("iterations", self.iterations, low=least, remedy=f"give at least 4 times the largest window, {least}")
         check_count("samples", self.samples)
-        check_number("samples", self.samples, low=1, high=8, remedy="give at most 8, as all outcomes of a batch are enumerated")
+        check_outcomes(self.env, self.samples)
         check_count("replications", self.replications)
         check_number("replications", self.replications, low=2, remedy="give at least 2, so that errors can be told")
 
     @property
     def env(self) -> Tabular:
-        return chain(length=3, discount=0.8)
+        return small_mdp(self.mdp)
 
     @property
     def start(self) -> AbstractPolicy:
-        """θ_0: left with probability 0.73 in every state."""
-        return jax.tree.map(lambda θ: θ + jnp.array([[0.5], [-0.5]]), tabular_softmax_policy(3, 2))
+        """θ_0: the first action is preferred in every state, on the chain (where it leads left) with probability 0.73."""
+        prefer = jnp.where(jnp.arange(self.env.rewards.shape[1]) == 0, 0.5, -0.5)[:, None]
+        return jax.tree.map(lambda θ: θ + prefer, tabular_softmax_policy(*self.env.rewards.shape))
 
     def algorithm(self, window: int, ratio: Ratio, step_size: float, decay: float, independent_fisher: bool) -> NPG:
         algorithm = NPG(

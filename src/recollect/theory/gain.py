@@ -248,7 +248,8 @@ class Gain:
     """Of training and of the batches."""
 
     def __post_init__(self):
-        check_name("env", self.env, ENVIRONMENTS)
+        if not self.env.endswith(".npz"):
+            check_name("env", self.env, ENVIRONMENTS)
         if self.samples is not None and self.episodes is not None:
             raise ValueError(f"samples={self.samples} and episodes={self.episodes} exclude each other; choose one way to collect.")
         _check_batches(self.gradient_batches, self.fisher_batches)

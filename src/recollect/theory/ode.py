@@ -12,7 +12,8 @@ C(B + 5, B) inverses of 6×6 matrices for each evaluation. Paths cost replicatio
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
-from math import lgamma
+from math import comb, lgamma
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -26,7 +27,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from recollect.advantages import Advantages
 from recollect.algorithms import NPG
 from recollect.checks import check_count, check_number
-from recollect.envs import LQC, AbstractOracle, Tabular, chain
+from recollect.envs import LQC, AbstractOracle, Tabular, chain, load_mdp
 from recollect.plot import COLOURS
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
 from recollect.project import Box
@@ -41,6 +42,7 @@ BLOCK = 1000
 """Replications that run side by side: XLA on a CPU can wait for itself forever over batches of many thousand factorisations."""
 GROUPS = 20
 """Groups of replications that the jackknife leaves out in turn."""
+MOST_OUTCOMES = 5_000
 ODE_STEPS = 200
 """Runge-Kutta steps over the horizon; between them the solution is a straight line."""
 Drift = Callable[[Float[Array, " d"]], Float[Array, " d"]]
@@ -66,8 +68,8 @@ def lqc_problem(samples: int, damping: float) -> Problem:
     return Problem(env, ShiftPolicy(jnp.ones(())), draw_lqc, drift(mean_inverse), drift(1 / (1 + damping)))
 
 
-def chain_problem(samples: int, damping: float) -> Problem:
-    env, start = chain(length=3, discount=0.8), tabular_softmax_policy(3, 2)
+def tabular_problem(env: Tabular, samples: int, damping: float) -> Problem:
+    start = tabular_softmax_policy(*env.rewards.shape)
     _, unflatten = flatten(start)
     right = lambda θ: mean_inverse_fisher(env, unflatten(θ), samples, damping) @ env.gradient(unflatten(θ))
     wrong = lambda θ: jnp.linalg.solve(env.fisher(unflatten(θ)) + damping * jnp.eye(len(θ)), env.gradient(unflatten(θ)))
@@ -114,6 +116,22 @@ def _batch(policy: AbstractPolicy, observations: Float[Array, "sample feature"],
 def occupancy_of_cells(env: Tabular, policy: AbstractPolicy) -> Float[Array, " cell"]:
     """d^π(s, a), where the pair (s, a) has the number s·A + a."""
     return (env.occupancy(policy)[:, None] * env.probabilities(policy)).ravel()
+
+
+def small_mdp(path: Path | None) -> Tabular:
+    """The MDP in a file, or a chain of three states."""
+    return chain(length=3, discount=0.8) if path is None else load_mdp(path)
+
+
+def check_outcomes(env: Tabular, samples: int) -> None:
+    """Raise if a batch has more outcomes than can be gone through."""
+    cells = env.rewards.size
+    outcomes = comb(samples + cells - 1, samples)
+    if outcomes > MOST_OUTCOMES:
+        raise ValueError(
+            f"samples={samples} among {cells} pairs of state and action have {outcomes:,} outcomes, and all are enumerated; "
+            f"give fewer samples or a smaller MDP (at most {MOST_OUTCOMES:,})."
+        )
 
 
 def unordered_draws(samples: int, cells: int) -> tuple[Int[np.ndarray, "outcome sample"], Float[np.ndarray, " outcome"]]:
@@ -200,13 +218,15 @@ class Ode:
     """How often the step size is halved."""
     replications: int = 128
     """Paths for each step size."""
+    mdp: Path | None = None
+    """A finite MDP of your own in the place of the chain: a NumPy file with transitions, rewards, initial, discount."""
     seed: int = 0
     """Of the samples."""
 
     def __post_init__(self):
         for field in ("window", "samples", "steps"):
             check_count(field, getattr(self, field))
-        check_number("samples", self.samples, low=1, high=8, remedy="give at most 8, as all outcomes of a batch are enumerated")
+        check_outcomes(small_mdp(self.mdp), self.samples)
         for field in ("damping", "horizon"):
             check_number(
                 field, getattr(self, field), low=0, high=float("inf"), open_low=True, open_high=True, remedy="give a number above 0"
@@ -225,8 +245,11 @@ class Ode:
         figure, axes = panels(2, 2)
         rows, words = [], []
         with one_blas_thread():
-            for name, make, place in (("LQC", lqc_problem, 0), ("chain", chain_problem, 2)):
-                problem = make(self.samples, self.damping)
+            problems = {
+                "LQC": lqc_problem(self.samples, self.damping),
+                "chain" if self.mdp is None else self.mdp.stem: tabular_problem(small_mdp(self.mdp), self.samples, self.damping),
+            }
+            for place, (name, problem) in zip((0, 2), problems.items(), strict=True):
                 right, wrong = self.solutions(problem)
                 paths = {series: self.paths(problem, series) for series in SERIES}
                 distances = {series: self.distances(paths[series], right) for series in SERIES}

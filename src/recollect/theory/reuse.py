@@ -60,7 +60,7 @@ class Rate:
             axes.plot(windows, theory - shift, color="black", linewidth=1.2, label="Theorem 2")
             _points(axes, [run.case.window for run in runs], runs, shift)
             axes.set(xlabel="window K", xscale="log")
-        left.axhline(floor, color=COLOURS[2], linestyle="--", label="floor, Σ₁/B")
+        left.axhline(floor, color=COLOURS[2], linestyle="--", label="floor, from Σ₁/B")
         left.set(title=f"Σ∞, B = {self.batch}", ylim=(0, None))
         right.set(title="Σ∞ minus its floor, of order 1/K", yscale="log", ylim=(theory[-1] - floor) / 3)
         left.legend(frameon=False)
