@@ -166,10 +166,7 @@ CRITIC_CHANGES = {
         Advantages("vtrace", "critic", truncate_rho=0.5),
         Advantages("vtrace", "critic", truncate_c=0.5),
     ],
-    "critic": [
-        dataclasses.replace(SMALL, **{field: value})
-        for field, value in dict(widths=(4,), activation="relu", fit="batch", epochs=1, minibatch=16, learning_rate=0.1).items()
-    ],
+    "critic": dataclasses.replace(SMALL, epochs=1),
 }
 BASES = {
     "npg": RNPG(window=3, learning_rate=0.05),

@@ -64,7 +64,22 @@ def test_train_writes_settings_curves_and_picture(tmp_path):
 
 
 def test_compare_runs_all_algorithms_into_a_folder_of_its_own(tmp_path):
-    words = ("--algorithms", "vpg", "rnpg", "--iterations", 2, "--seeds", 2, "--max-steps", 10, "--window", 2, "--damping", 0.01)
+    words = (
+        "--algorithms",
+        "vpg",
+        "rnpg",
+        "--iterations",
+        2,
+        "--seeds",
+        2,
+        "--max-steps",
+        10,
+        "--window",
+        2,
+        "--damping",
+        0.01,
+        "--no-preset",
+    )
     result = recollect("compare", "CartPole-v1", *words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     (folder,) = (tmp_path / "runs").iterdir()

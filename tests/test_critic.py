@@ -1,5 +1,9 @@
 """The critic fits what it is given, in any units; minibatches visit every transition once an epoch."""
 
+import dataclasses
+import functools
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,3 +89,19 @@ def test_every_row_is_visited_once_an_epoch(rows, size):
 def test_a_sweep_stops_when_told():
     step = lambda carry, rows, real: (carry + 1, carry + 1 < 4)
     assert sweep(KEY, jnp.ones(30, bool), 10, 5, step, jnp.array(0)) == 4
+
+
+@functools.cache
+def fitted(critic):
+    keys = jax.random.split(KEY, 3)
+    observations, targets = jax.random.normal(keys[0], (2, 3, 20, 4)), jax.random.normal(keys[1], (2, 3, 20))
+    refit = eqx.filter_jit(lambda values: critic.refit(values, observations, targets, jnp.ones((2, 3, 20), bool), KEY))
+    return refit(critic.init(keys[2], 4))(observations)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), dict(widths=(4,), activation="relu", fit="batch", epochs=1, minibatch=16, learning_rate=0.1).items()
+)
+def test_every_field_changes_the_fit(field, value):
+    base = Critic(widths=(6,), epochs=2, minibatch=32)
+    assert np.abs(fitted(base) - fitted(dataclasses.replace(base, **{field: value}))).max() > 1e-6

@@ -79,7 +79,7 @@ def test_the_compilation_cache_is_private():
 
 
 def test_limits():
-    steps = train(SHORT, VPG(), seeds=3, environment_steps=300).curves["environment_steps"]
+    steps = train(SHORT, VPG(), seeds=2, environment_steps=300).curves["environment_steps"]
     for row in steps:
         real = row[np.isfinite(row)]
         assert real[-1] >= 300
@@ -87,8 +87,8 @@ def test_limits():
     easy = train(SHORT, VPG(), seeds=2, iterations=50, target_return=5.0).curves["return_mean"]
     # Twenty episodes are five batches of four, and a mean of five is reached at once.
     np.testing.assert_array_equal(np.isfinite(easy).sum(1), 5)
-    both = train(SHORT, VPG(), seeds=1, iterations=3, environment_steps=10**6).curves["return_mean"]
-    assert both.shape == (1, 3)
+    both = train(SHORT, VPG(), seeds=2, iterations=3, environment_steps=10**6).curves["return_mean"]
+    assert both.shape == (2, 3)
 
 
 @pytest.mark.parametrize("collector", [Episodes(2), Steps(2, 15), Draws(6)], ids=["episodes", "steps", "draws"])
@@ -209,10 +209,10 @@ def test_a_chain_is_solved_with_probabilities_as_parameters():
 
 def test_starting_policies():
     start = ShiftPolicy(jnp.array(1.0))
-    assert train(LQC(), VPG(discount=0.5, learning_rate=1e-9), policy=start, iterations=1).policies.shift == 1
+    assert (train(LQC(), VPG(discount=0.5, learning_rate=1e-9), policy=start, seeds=2, iterations=1).policies.shift == 1).all()
     random = lambda key: ShiftPolicy(jax.random.normal(key))
-    made = train(LQC(), VPG(discount=0.5, learning_rate=1e-9), policy=random, seeds=3, iterations=1)
-    assert len(np.unique(made.policies.shift)) == 3
+    made = train(LQC(), VPG(discount=0.5, learning_rate=1e-9), policy=random, seeds=2, iterations=1)
+    assert len(np.unique(made.policies.shift)) == 2
 
 
 def test_rnpg_beats_vnpg_on_cartpole():
