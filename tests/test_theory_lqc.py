@@ -42,6 +42,18 @@ def test_moments_without_damping_are_those_of_the_inverse_chi_squared():
     np.testing.assert_allclose(lqc.inverse_fisher_moments(7, 0.0), (7 / 5, 49 / 15), rtol=1e-12)
 
 
+def test_overlapping_fisher_windows_are_correlated_as_in_simulation():
+    draws = np.random.default_rng(2).standard_normal((400_000, 4, 3)) ** 2  # four iterations of three samples
+    estimates = 0.05 + np.stack([draws[:, i : i + 3].mean((1, 2)) for i in (0, 1)])
+    simulated = 1 / estimates.prod(0)
+    found = lqc.fisher_correlation(batch=3, fisher_window=3, lag=1, damping=0.05)
+    assert abs(simulated.mean() - found) < 5 * simulated.std() / len(simulated) ** 0.5
+    first, second = lqc.inverse_fisher_moments(9, 0.05)
+    assert first**2 < lqc.fisher_correlation(3, 3, 2, 0.05) < found < second
+    assert lqc.overlapping_variance(5, 5, 1) == pytest.approx(lqc.asymptotic_variance(5, 5))
+    assert lqc.overlapping_variance(5, 5, 4) > lqc.asymptotic_variance(5, 5, fisher_window=4)
+
+
 def test_closed_forms_agree_with_the_environment_and_with_differentiation():
     env, number, s, a = LQC(discount=0.7), 0.8, -0.4, 1.5
     θ = jnp.array(number)

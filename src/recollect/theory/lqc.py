@@ -14,6 +14,7 @@ import itertools
 import numpy as np
 from scipy.integrate import quad
 from scipy.special import gammaln
+from scipy.stats import chi2
 
 from recollect.checks import check_count, check_number
 
@@ -104,6 +105,30 @@ def moments(batch: int, window: int, damping: float = 0.01, discount: float = 0.
 def asymptotic_variance(batch: int, window: int, damping: float = 0.01, discount: float = 0.5, fisher_window: int = 1) -> float:
     """Σ∞ of RNPG on LQC; a window of 1 is VNPG."""
     return moments(batch, window, damping, discount, fisher_window).asymptotic_variance
+
+
+def overlapping_variance(batch: int, window: int, fisher_window: int, damping: float = 0.01, discount: float = 0.5) -> float:
+    """Σ∞ with reuse in the Fisher matrix, where the conjecture of `moments` leaves something out.
+
+    Two steps that lie ℓ iterations apart share (K₁ − ℓ)B samples in their gradients, and (K₂ − ℓ)B in their Fisher matrices: these are
+    then correlated too. Σ̂ = Σ_η/(K₁²B) Σ_{|ℓ|<K₁} (K₁ − |ℓ|) E[F̂_n⁻¹F̂_{n+ℓ}⁻¹], in which the conjecture takes F̄⁻² for every ℓ ≠ 0.
+    """
+    simple = moments(batch, window, damping, discount, fisher_window)
+    shared = [fisher_correlation(batch, fisher_window, lag, damping) for lag in range(window)]
+    total = window * shared[0] + 2 * sum((window - lag) * shared[lag] for lag in range(1, window))
+    return -simple.gradient_variance * total / (window**2 * batch) / (2 * simple.drift)
+
+
+def fisher_correlation(batch: int, fisher_window: int, lag: int, damping: float) -> float:
+    """E[F̂_n⁻¹ F̂_{n+ℓ}⁻¹] of Fisher estimates from windows that overlap in (K₂ − ℓ)B samples."""
+    first, second = inverse_fisher_moments(batch * fisher_window, damping)
+    if lag == 0 or lag >= fisher_window:
+        return second if lag == 0 else first**2
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    draws = lambda count: chi2.ppf((nodes + 1) / 2, count * batch)
+    own, common = draws(lag), draws(fisher_window - lag)
+    given_common = (1 / (damping + (common[:, None] + own) / (batch * fisher_window))) @ (weights / 2)
+    return float(given_common**2 @ (weights / 2))
 
 
 def _check(batch: int, damping: float) -> None:

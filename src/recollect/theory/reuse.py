@@ -9,7 +9,7 @@ import numpy as np
 from recollect.checks import check_count
 from recollect.plot import COLOURS
 from recollect.theory.findings import Findings, panels
-from recollect.theory.lqc import asymptotic_variance, moments
+from recollect.theory.lqc import asymptotic_variance, moments, overlapping_variance
 from recollect.theory.normality import variance_interval
 from recollect.theory.replicate import Case, Replications, replicate
 
@@ -71,7 +71,8 @@ class Rate:
 class Fisher:
     """Beyond the theorems: reuse in the Fisher matrix too (K₂ > 1), and gradient and Fisher matrix from the same samples.
 
-    The conjecture is Theorem 2 with the moments of F̂⁻¹ taken from K₂·B samples instead of B.
+    The conjecture is Theorem 2 with the moments of F̂⁻¹ taken from K₂·B samples instead of B. It leaves out that the Fisher matrices of
+    successive steps then share samples; `overlap` is Σ∞ with that (`lqc.overlapping_variance`).
     """
 
     fisher_windows: tuple[int, ...] = (1, 2, 5, 10)
@@ -109,6 +110,9 @@ class Fisher:
                 fisher_window=run.case.fisher_window,
                 samples="independent" if run.case.independent_fisher else "the same",
                 **{"conjecture" if name == "theory" else name: value for name, value in compared(run).items()},
+                overlap=(overlap := self._overlap(run.case.fisher_window)),
+                overlap_interval=(interval := variance_interval(run.errors() / np.sqrt(overlap))),
+                overlap_holds=interval[0] <= 1 <= interval[1],
             )
             for run in runs
         ]
@@ -120,15 +124,21 @@ class Fisher:
             source = "an independent batch" if samples == "independent" else "the same samples"
             says.append(
                 f"With {source} for the Fisher matrix the conjecture agrees within 99 % intervals for {good} of {len(part)} K₂; "
-                f"empirical over conjectured variance: {ratios}."
+                f"empirical over conjectured variance: {ratios}. With overlaps, 95 % intervals of the ratio: "
+                + ", ".join(f"{_bracket(row['overlap_interval'])} (K₂={row['fisher_window']})" for row in part)
+                + "."
             )
         return Findings(rows, " ".join(says), {"fisher": self._picture(runs)})
+
+    def _overlap(self, fisher_window: int) -> float:
+        return overlapping_variance(self.batch, self.window, fisher_window, self.damping, self.discount)
 
     def _picture(self, runs: Sequence[Replications]):
         figure, (axes,) = panels(1, 1)
         windows = np.arange(1, max(self.fisher_windows) + 1)
         conjecture = [asymptotic_variance(self.batch, self.window, self.damping, self.discount, int(window)) for window in windows]
-        axes.plot(windows, conjecture, color="black", linewidth=1.2, label="conjecture")
+        axes.plot(windows, conjecture, color="black", linewidth=1.2, linestyle=":", label="conjecture")
+        axes.plot(windows, [self._overlap(int(window)) for window in windows], color="black", linewidth=1.2, label="with overlaps")
         for independent, colour, label in ((True, COLOURS[1], "independent batch"), (False, COLOURS[3], "the same samples")):
             chosen = [run for run in runs if run.case.independent_fisher == independent]
             _points(axes, [run.case.fisher_window for run in chosen], chosen, 0.0, colour, label)
