@@ -137,22 +137,20 @@ def test_an_anderson_darling_test_notices_a_wrong_spread_and_passes_normal_draws
 
 
 def test_theory_on_the_command_line(tmp_path, capsys):
-    flags = ["--cases", "5", "1", "4", "2", "--replications", "60", "--iterations", "400", "--plot-every", "100", "--json", "--out"]
+    flags = ["--cases", "4", "2", "--replications", "60", "--iterations", "400", "--plot-every", "100", "--json", "--out"]
     assert main(["theory", "normality", *flags, str(tmp_path)]) == 0
     cases = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [(case["batch"], case["window"]) for case in cases] == [(5, 1), (4, 2)]
+    assert [(case["batch"], case["window"]) for case in cases] == [(4, 2)]
     assert {"variance_ratio", "interval", "ks_p", "seconds"} <= set(cases[0])
     for name in ("normality.png", "approach.png", "table.csv", "verdict.txt", "settings.json"):
         assert (tmp_path / name).stat().st_size > 0
 
 
-def test_rate_and_fisher_report_one_row_for_each_window():
-    rate = Rate(windows=(1, 4), replications=50, iterations=200).run()
-    assert [row["window"] for row in rate.rows] == [1, 4]
-    fisher = Fisher(fisher_windows=(1, 2), window=2, replications=50, iterations=200).run()
-    assert [(row["fisher_window"], row["samples"]) for row in fisher.rows] == [
-        (1, "independent"), (2, "independent"), (1, "the same"), (2, "the same"),
-    ]  # fmt: skip
+def test_rate_and_fisher_report_one_row_for_each_case():
+    rate = Rate(windows=(2,), replications=50, iterations=200).run()
+    assert [row["window"] for row in rate.rows] == [2]
+    fisher = Fisher(fisher_windows=(2,), window=2, replications=50, iterations=200).run()
+    assert [(row["fisher_window"], row["samples"]) for row in fisher.rows] == [(2, "independent"), (2, "the same")]
 
 
 @pytest.mark.parametrize(
