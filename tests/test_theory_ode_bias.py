@@ -15,6 +15,7 @@ from recollect.fisher import Fisher
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
 from recollect.scores import score_matrix
 from recollect.theory.bias import Bias, Deviations, controlled
+from recollect.theory.enumeration import mean_inverse_fisher, occupancy_of_cells, outcomes
 from recollect.theory.lqc import inverse_fisher_moments
 from recollect.theory.ode import (
     Ode,
@@ -23,9 +24,6 @@ from recollect.theory.ode import (
     integrate,
     jackknife,
     lqc_problem,
-    mean_inverse_fisher,
-    occupancy_of_cells,
-    outcomes,
     tabular_problem,
 )
 

@@ -21,7 +21,7 @@ from recollect.envs import ENVIRONMENTS, AbstractEnv, AbstractOracle, make
 from recollect.plot import learning_curves
 from recollect.presets import default_preset, preset
 from recollect.report import summarise, table, to_json, write_curves, write_settings
-from recollect.runtime import one_blas_thread, use_compilation_cache
+from recollect.runtime import use_compilation_cache
 from recollect.theory import EXPERIMENTS
 from recollect.train import train
 
@@ -155,8 +155,7 @@ def _theory(name: str, flags: list[str], words: list[str]) -> int:
     about = dict(command=["recollect", *words], version=recollect.__version__, jax=jax.__version__)
     write_settings(folder / "settings.json", {**about, name: chosen.experiment})
     use_compilation_cache()
-    with one_blas_thread():
-        findings = chosen.experiment.run()
+    findings = chosen.experiment.run()
     written = findings.write(folder)
     console = Console(stderr=chosen.json, width=None if sys.stdout.isatty() else 160)
     console.print(findings.table())

@@ -32,8 +32,9 @@ from recollect.gradient import policy_gradient
 from recollect.plot import COLOURS
 from recollect.policies import AbstractPolicy, tabular_softmax_policy
 from recollect.runtime import one_blas_thread
+from recollect.theory.enumeration import batch_of_cells, check_outcomes, outcomes, small_mdp
 from recollect.theory.findings import Findings, panels
-from recollect.theory.ode import BLOCK, batch_of_cells, check_outcomes, draw_tabular, interval, jackknife, outcomes, small_mdp
+from recollect.theory.ode import BLOCK, draw_tabular, interval, jackknife
 from recollect.types import Batch, flatten, traced_floats
 from recollect.weights import Ratio, Weights
 

@@ -8,7 +8,7 @@ from scipy import stats
 from recollect.checks import check_count
 from recollect.plot import COLOURS
 from recollect.theory.findings import Findings, panels
-from recollect.theory.replicate import Case, Replications, replicate
+from recollect.theory.replicate import Case, Replications, check_sizes, replicate
 from recollect.weights import Ratio
 
 
@@ -37,13 +37,10 @@ class Normality:
     plot_every: int | None = None
     """Also show how the law of E_n develops, at every so many iterations."""
     seed: int = 0
-    """Of the first case; the next ones count up from it."""
+    """Of all cases; each draws from a key of its own."""
 
     def __post_init__(self):
-        check_count("replications", self.replications)
-        check_count("iterations", self.iterations)
-        if self.replications < 8:
-            raise ValueError(f"replications={self.replications} cannot tell a distribution; give at least 8.")
+        check_sizes(self.replications, self.iterations)
         if self.plot_every is not None:
             check_count("plot_every", self.plot_every)
         if not self.cases:

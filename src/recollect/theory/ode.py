@@ -10,9 +10,7 @@ C(B + 5, B) inverses of 6×6 matrices for each evaluation. Paths cost replicatio
 """
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Mapping
-from math import comb, lgamma
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy.special import ndtr, ndtri
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float
 
 from recollect.advantages import Advantages
 from recollect.algorithms import NPG
 from recollect.checks import check_count, check_number
-from recollect.envs import LQC, AbstractOracle, Tabular, chain, load_mdp
+from recollect.envs import LQC, AbstractOracle, Tabular
 from recollect.plot import COLOURS
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
 from recollect.project import Box
 from recollect.runtime import one_blas_thread
-from recollect.scores import score_matrix
+from recollect.theory.enumeration import batch_of_cells, check_outcomes, draws_as_batch, mean_inverse_fisher, occupancy_of_cells, small_mdp
 from recollect.theory.findings import Findings, panels
 from recollect.theory.lqc import inverse_fisher_moments
 from recollect.types import Batch, flatten, traced_floats
@@ -42,7 +40,6 @@ BLOCK = 1000
 """Replications that run side by side: XLA on a CPU can wait for itself forever over batches of many thousand factorisations."""
 GROUPS = 20
 """Groups of replications that the jackknife leaves out in turn."""
-MOST_OUTCOMES = 5_000
 ODE_STEPS = 200
 """Runge-Kutta steps over the horizon; between them the solution is a straight line."""
 Drift = Callable[[Float[Array, " d"]], Float[Array, " d"]]
@@ -81,7 +78,7 @@ def draw_lqc(env: LQC, policy: ShiftPolicy, normal: Float[Array, "sample 3"]) ->
     later = normal[:, 2] > ndtri(1 - env.discount)
     states = normal[:, 0] + jnp.where(later, policy.shift, 0)
     actions = policy.shift - states + normal[:, 1]
-    return _batch(policy, states[:, None], actions[:, None], -((states + actions) ** 2))
+    return draws_as_batch(policy, states[:, None], actions[:, None], -((states + actions) ** 2))
 
 
 def draw_tabular(env: Tabular, policy: AbstractPolicy, normal: Float[Array, "sample 3"]) -> Batch:
@@ -89,72 +86,6 @@ def draw_tabular(env: Tabular, policy: AbstractPolicy, normal: Float[Array, "sam
     ceiling = jnp.cumsum(occupancy_of_cells(env, policy))
     cells = jnp.sum(ndtr(normal[:, :1]) * ceiling[-1] >= ceiling[:-1], axis=1, dtype=jnp.int32)
     return batch_of_cells(env, policy, cells)
-
-
-def batch_of_cells(env: Tabular, policy: AbstractPolicy, cells: Int[Array, " sample"]) -> Batch:
-    """The draws (s, a), numbered s·A + a, as a batch."""
-    states, actions = jnp.divmod(cells, env.rewards.shape[1])
-    return _batch(policy, jax.nn.one_hot(states, env.observation_size), actions, env.rewards[states, actions])
-
-
-def _batch(policy: AbstractPolicy, observations: Float[Array, "sample feature"], actions: Shaped[Array, "sample ..."], rewards) -> Batch:
-    """Independent draws. None has a successor, as exact advantages do not ask for it: each state stands for its own."""
-    no = jnp.zeros((len(rewards), 1), bool)
-    return Batch(
-        observations=observations[:, None],
-        actions=actions[:, None],
-        log_probs=jax.vmap(policy.log_prob)(observations, actions)[:, None],
-        rewards=rewards[:, None],
-        next_observations=observations[:, None],
-        terminated=no,
-        truncated=no,
-        times=no.astype(jnp.int32),
-        mask=~no,
-    )
-
-
-def occupancy_of_cells(env: Tabular, policy: AbstractPolicy) -> Float[Array, " cell"]:
-    """d^π(s, a), where the pair (s, a) has the number s·A + a."""
-    return (env.occupancy(policy)[:, None] * env.probabilities(policy)).ravel()
-
-
-def small_mdp(path: Path | None) -> Tabular:
-    """The MDP in a file, or a chain of three states."""
-    return chain(length=3, discount=0.8) if path is None else load_mdp(path)
-
-
-def check_outcomes(env: Tabular, samples: int) -> None:
-    """Raise if a batch has more outcomes than can be gone through."""
-    cells = env.rewards.size
-    outcomes = comb(samples + cells - 1, samples)
-    if outcomes > MOST_OUTCOMES:
-        raise ValueError(
-            f"samples={samples} among {cells} pairs of state and action have {outcomes:,} outcomes, and all are enumerated; "
-            f"give fewer samples or a smaller MDP (at most {MOST_OUTCOMES:,})."
-        )
-
-
-def unordered_draws(samples: int, cells: int) -> tuple[Int[np.ndarray, "outcome sample"], Float[np.ndarray, " outcome"]]:
-    """All outcomes of `samples` draws among `cells`, order aside, and the log of how many orders each has."""
-    draws = np.array(list(itertools.combinations_with_replacement(range(cells), samples)))
-    counts = (draws[:, :, None] == np.arange(cells)).sum(1)
-    return draws, lgamma(samples + 1) - np.vectorize(lgamma)(counts + 1.0).sum(1)
-
-
-def outcomes(env: Tabular, policy: AbstractPolicy, samples: int) -> tuple[Int[Array, "outcome sample"], Float[Array, " outcome"]]:
-    """All outcomes of `samples` independent draws from d^π(s, a), and their probabilities."""
-    draws, log_orders = unordered_draws(samples, env.rewards.size)
-    log_occupancy = jnp.log(occupancy_of_cells(env, policy))
-    return jnp.asarray(draws), jnp.exp(jnp.asarray(log_orders, log_occupancy.dtype) + log_occupancy[draws].sum(-1))
-
-
-def mean_inverse_fisher(env: Tabular, policy: AbstractPolicy, samples: int, damping: float) -> Float[Array, "d d"]:
-    """F̄⁻¹(θ), by enumeration."""
-    every = batch_of_cells(env, policy, jnp.arange(env.rewards.size))
-    scores = score_matrix(policy, every.observations[:, 0], every.actions[:, 0])[1].columns().T
-    draws, probabilities = outcomes(env, policy, samples)
-    estimates = jax.vmap(lambda draw: scores[draw].T @ scores[draw] / samples)(draws)
-    return jnp.einsum("n,nde->de", probabilities, jnp.linalg.inv(estimates + damping * jnp.eye(scores.shape[1])))
 
 
 def integrate(drift: Drift, start: Float[Array, " d"], bound: float, horizon: float, steps: int = ODE_STEPS) -> Float[Array, "point d"]:

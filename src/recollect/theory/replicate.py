@@ -7,8 +7,9 @@ compilation.
 
 import dataclasses
 import functools
+import io
+import json
 import os
-import pickle
 import queue
 import subprocess
 import sys
@@ -118,6 +119,13 @@ class Replications:
         return self.shifts[checkpoint].astype(np.float64) / self.iterations[checkpoint] ** (-self.case.decay / 2)
 
 
+def check_sizes(replications: int, iterations: int) -> None:
+    """Raise on runs too few to tell a distribution."""
+    check_count("replications", replications)
+    check_count("iterations", iterations)
+    check_number("replications", replications, low=8, remedy="give at least 8, as fewer cannot tell a distribution")
+
+
 def replicate(cases: Sequence[Case], replications: int, iterations: int, checkpoints: int = 1, seed: int = 0) -> list[Replications]:
     """Every case with all its replications.
 
@@ -131,12 +139,16 @@ def replicate(cases: Sequence[Case], replications: int, iterations: int, checkpo
     cores = sorted(os.sched_getaffinity(0))
     parts = max(1, len(cores) // len(cases))
     sizes = [len(part) for part in np.array_split(np.arange(replications), parts) if len(part)]
-    tasks = [(cases[i], size, iterations, checkpoints, (seed, i, j)) for i in range(len(cases)) for j, size in enumerate(sizes)]
+    tasks = [
+        (dataclasses.asdict(case), size, iterations, checkpoints, (seed, i, j))
+        for i, case in enumerate(cases)
+        for j, size in enumerate(sizes)
+    ]
     free = queue.SimpleQueue()
     for core in cores:
         free.put(core)
     with ThreadPoolExecutor(len(cores)) as pool:
-        order = sorted(range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1])  # the longest first
+        order = sorted(range(len(tasks)), key=lambda k: -cases[k // len(sizes)].work * tasks[k][1])  # the longest first
         runs = {k: pool.submit(_elsewhere, free, tasks[k]) for k in order}
         done = [runs[k].result() for k in range(len(tasks))]
     return [_joined(done[i * len(sizes) : (i + 1) * len(sizes)]) for i in range(len(cases))]
@@ -147,16 +159,23 @@ def _elsewhere(free: queue.SimpleQueue, task) -> Replications:
     core = free.get()
     program = f"import os; os.sched_setaffinity(0, [{core}]); from recollect.theory.replicate import work; work()"
     try:
-        finished = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(task), stdout=subprocess.PIPE, check=True)
+        finished = subprocess.run([sys.executable, "-c", program], input=json.dumps(task).encode(), stdout=subprocess.PIPE, check=True)
     finally:
         free.put(core)
-    return pickle.loads(finished.stdout)
+    with np.load(io.BytesIO(finished.stdout)) as arrays:
+        return Replications(
+            Case(**task[0]), **{name: arrays[name] for name in arrays.files if name != "seconds"}, seconds=float(arrays["seconds"])
+        )
 
 
 def work() -> None:
-    """What such a process does: a pickled task comes in, the pickled result goes out."""
+    """What such a process does: a task comes in as JSON, arrays go out."""
     use_compilation_cache()
-    sys.stdout.buffer.write(pickle.dumps(_run(*pickle.load(sys.stdin.buffer))))
+    case, *sizes = json.load(sys.stdin)
+    found = _run(Case(**case), *sizes)
+    result = io.BytesIO()
+    np.savez(result, iterations=found.iterations, shifts=found.shifts, refused=found.refused, seconds=found.seconds)
+    sys.stdout.buffer.write(result.getvalue())
 
 
 def _joined(parts: Sequence[Replications]) -> Replications:
@@ -169,7 +188,7 @@ def _joined(parts: Sequence[Replications]) -> Replications:
     )
 
 
-def _run(case: Case, replications: int, iterations: int, checkpoints: int, seeds: tuple[int, ...]) -> Replications:
+def _run(case: Case, replications: int, iterations: int, checkpoints: int, seeds: Sequence[int]) -> Replications:
     began = time.perf_counter()
     problem = traced_floats((case.algorithm(), LQC(discount=case.discount)))
     last = np.arange(1, checkpoints + 1) * iterations // checkpoints
