@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 PAGE = HERE / "RESULTS.md"
 SECTIONS = {
     "sample_efficiency.py": "Environment steps to a threshold, beside Stable-Baselines3",
+    "locomotion.py": "Hopper and HalfCheetah, beside Stable-Baselines3",
     "throughput.py": "Training throughput of PPO, one seed",
     "trust_region.py": "KL of accepted TRPO steps on fresh states",
     "clip_centre.py": "Samples that PPO's clip silences",

@@ -14,14 +14,13 @@ Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs th
 
 import argparse
 import dataclasses
-import json
 import multiprocessing
-import sys
 import warnings
 from collections import deque
 from pathlib import Path
 
 import numpy as np
+from keep import kept, remember
 
 TASKS = {
     "cartpole-500": ("CartPole-v1", 500, 475.0, 100_000),
@@ -155,27 +154,22 @@ def main() -> None:
     for task in options.tasks:
         if options.only != "ours":
             for name in ("ppo", "trpo"):
-                remember(f"{task}: sb3 {name}", lambda task=task, name=name: all_of_theirs(task, name, options.peer_seeds))
+                remember(DATA, f"{task}: sb3 {name}", lambda task=task, name=name: whole(all_of_theirs(task, name, options.peer_seeds)))
         if options.only != "peers":
             for label, (name, window) in VARIANTS.items():
-                remember(f"{task}: {label}", lambda task=task, name=name, window=window: ours(task, name, window, options.seeds))
+                measure = lambda task=task, name=name, window=window: whole(ours(task, name, window, options.seeds))
+                remember(DATA, f"{task}: {label}", measure)
     if options.only is None:
         table(options.tasks)
 
 
-def remember(label: str, measure) -> None:
-    """Measure unless that has been done, and write the figures down at once."""
-    data = json.loads(DATA.read_text()) if DATA.exists() else {}
-    if label not in data:
-        found = [int(steps) if np.isfinite(steps) else None for steps in measure()]
-        data = json.loads(DATA.read_text()) if DATA.exists() else {}
-        DATA.write_text(json.dumps({**data, label: found}, indent=1) + "\n")
-        print(label, found, file=sys.stderr, flush=True)
+def whole(steps) -> list[int | None]:
+    return [int(count) if np.isfinite(count) else None for count in steps]
 
 
 def table(tasks: list[str]) -> None:
     """All figures, and ratios of medians: to the better peer, to the same settings with a window of 1, to the tuned vanilla preset."""
-    data = json.loads(DATA.read_text())
+    data = kept(DATA)
     print("| task | algorithm | seeds | median steps | IQM | least | most | missed | / best peer | / window 1 | / vanilla |")
     print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for task in tasks:

@@ -98,7 +98,7 @@ MISTAKES = {
     "train(short, VPG(), iterations=1, target_return=float('nan'))": ["target_return=nan"],
     "train(short, VPG(), iterations=1, policy=softmax_policy(key, 3, 2))": ["policy does not fit CartPole", "4 features"],
     "train(short, VPG(), iterations=1, policy=softmax_policy(key, 4, 3))": ["3 actions", "CartPole has 2"],
-    "train(short, VPG(), iterations=1, policy=gaussian_policy(key, 4, 1))": ["CartPole takes one whole number"],
+    "train(short, VPG(), iterations=1, policy=gaussian_policy(key, 4, 1))": ["CartPole takes one of 2 choices"],
     "train(LQC(), VPG(discount=0.5), iterations=1, policy=softmax_policy(key, 1, 2))": ["LQC takes 1 real numbers"],
     "train(LQC(), VPG(), iterations=1)": ["discount=0.99", "discount=0.5"],
     "train(short, VPG(weights=Weights(ratio='occupancy')), iterations=1)": ["CartPole does not know", "ratio='policy'"],

@@ -134,7 +134,7 @@ def test_every_algorithm_solves_a_probe(name):
 
 
 def test_presets_are_complete_and_fit():
-    assert set(PRESETS) == {"CartPole-v1", "Acrobot-v1", "Pendulum-v1", "InvertedPendulum-v5"}
+    assert set(PRESETS) == {"CartPole-v1", "Acrobot-v1", "Pendulum-v1", "InvertedPendulum-v5", "Hopper-v5", "HalfCheetah-v5"}
     for env, presets in PRESETS.items():
         assert set(presets) == set(ALGORITHMS)
         for name, chosen in presets.items():

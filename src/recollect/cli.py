@@ -17,9 +17,9 @@ from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
 from recollect.checks import check_name
 from recollect.collect import AbstractCollector, Draws, Episodes, Steps
 from recollect.defaults import Architecture
-from recollect.envs import ENVIRONMENTS, AbstractEnv, AbstractOracle, make
+from recollect.envs import ENVIRONMENTS, AbstractEnv, AbstractOracle, Engine, EnvironmentFailure, HostEnv, make
 from recollect.plot import learning_curves
-from recollect.presets import default_preset, preset
+from recollect.presets import PRESETS, default_preset, preset
 from recollect.report import summarise, table, to_json, write_curves, write_settings
 from recollect.runtime import use_compilation_cache
 from recollect.theory import EXPERIMENTS
@@ -37,8 +37,9 @@ usage:
   recollect --version
 
 algorithms:    {", ".join(ALGORITHMS)}
-environments:  {", ".join(ENVIRONMENTS)}
-               or NAME.npz, a finite MDP of your own as arrays (transitions, rewards, initial, discount)
+environments:  {", ".join(ENVIRONMENTS)} (compiled)
+               any name that Gymnasium knows, for example Hopper-v5, or MODULE:NAME for one that MODULE registers
+               NAME.npz, a finite MDP of your own as arrays (transitions, rewards, initial, discount)
 experiments:   {", ".join(EXPERIMENTS)}
 
 Each run writes a folder below runs/ with its settings (settings.json), curves.csv and learning_curves.png.
@@ -48,6 +49,7 @@ Settings tuned for an algorithm and an environment are used where there are any,
 examples:
   recollect train rtrpo CartPole-v1 --target-return 475 --environment-steps 50000
   recollect train rppo InvertedPendulum-v5 --environment-steps 40000 --policy.head squashed
+  recollect train rtrpo Hopper-v5 --environment-steps 200000
   recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --no-preset
   recollect theory normality --cases 5 1 5 10 --iterations 50000
   recollect train rnpg LQC --samples 5 --advantages.estimator exact --learning-rate 1 --decay 0.9 --objective-scale
@@ -80,6 +82,10 @@ class Run:
     """Start from the settings tuned for this algorithm and environment, where there are any, and not from the algorithm's defaults."""
     max_steps: int | None = None
     """Cut episodes after this many steps; the environment's own limit if not given."""
+    engine: Engine = "auto"
+    """What runs the environment: auto takes a compiled one where there is one, else Gymnasium's."""
+    workers: bool = False
+    """Run every copy of a Gymnasium environment in a process of its own, for environments that are slow."""
     out: Path | None = None
     """Folder for the results; a new one below runs/ if not given."""
     json: bool = False
@@ -106,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     matplotlib.use("agg")
     try:
         return _dispatch(words)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EnvironmentFailure) as error:
         print(f"recollect: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -186,7 +192,7 @@ def _compare(flags: list[str], words: list[str]) -> int:
 
 def _training(name: str, flags: list[str]):
     """The flags of an algorithm, with the preset of the environment among `flags` as defaults."""
-    env = next((word for word in flags if word in ENVIRONMENTS), "")
+    env = next((word for word in flags if word in PRESETS), "")
     start = default_preset(name) if "--no-preset" in flags else preset(name, env)
     kind = dataclasses.make_dataclass(
         "Training",
@@ -223,19 +229,27 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
     write_settings(folder / "settings.json", {**settings, "collectors": collectors, "policies": policies, "algorithms": algorithms})
 
     limitless = run.iterations is None and run.environment_steps is None
-    runs = {}
+    runs, stopped = {}, None
     for name, algorithm in algorithms.items():
-        runs[name] = train(
-            env,
-            algorithm,
-            collector=collectors[name],
-            policy=policies[name],
-            seeds=range(run.first_seed, run.first_seed + run.seeds),
-            iterations=100 if limitless else run.iterations,
-            environment_steps=run.environment_steps,
-            target_return=run.target_return,
-            label=f"{name:>5}",
-        )
+        try:
+            runs[name] = train(
+                env,
+                algorithm,
+                collector=collectors[name],
+                policy=policies[name],
+                seeds=range(run.first_seed, run.first_seed + run.seeds),
+                iterations=100 if limitless else run.iterations,
+                environment_steps=run.environment_steps,
+                target_return=run.target_return,
+                label=f"{name:>5}",
+            )
+        except (EnvironmentFailure, KeyboardInterrupt) as stop:
+            stopped = stop
+            learned = getattr(stop, "training", None)
+            runs |= {} if learned is None else {name: learned}
+            break
+    if stopped is not None and not runs:
+        raise stopped
     write_curves(folder / "curves.csv", runs)
     title = env_name if run.max_steps is None else f"{env_name}, at most {run.max_steps} steps"
     learning_curves(folder / "learning_curves.png", runs, title)
@@ -246,12 +260,18 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
     console.print(f"wrote {folder}/learning_curves.png, curves.csv, settings.json", highlight=False, soft_wrap=True)
     if run.json:
         print(to_json(summaries))
+    if stopped is not None:
+        raise stopped
     return 0
 
 
-def _environment(name: str, algorithms: dict[str, AbstractAlgorithm], run: Run) -> tuple[AbstractEnv, dict[str, AbstractAlgorithm]]:
+def _environment(
+    name: str, algorithms: dict[str, AbstractAlgorithm], run: Run
+) -> tuple[AbstractEnv | HostEnv, dict[str, AbstractAlgorithm]]:
     """The environment; one with a discount of its own shares it with the algorithms, unless --discount changes both."""
-    settings = {} if run.max_steps is None else {"max_steps": run.max_steps}
+    settings: dict[str, Any] = dict(engine=run.engine, workers=run.workers)
+    if run.max_steps is not None:
+        settings["max_steps"] = run.max_steps
     env = make(name, **settings)
     if not isinstance(env, AbstractOracle):
         return env, algorithms

@@ -26,10 +26,10 @@ class Collected(eqx.Module):
     """A batch and what a reader of learning curves wants to know of it."""
 
     batch: Batch
-    returns: Float[Array, " ending"]
+    returns: Float[Array, "*seed ending"]
     """Undiscounted returns of the episodes that ended, in the order in which they did, among NaN for those that did not.
     For independent draws R(s, a) / (1 − γ), whose mean estimates η."""
-    environment_steps: Int[Array, ""]
+    environment_steps: Int[Array, "*seed"]
 
 
 class AbstractCollector(eqx.Module):
@@ -69,7 +69,7 @@ class Episodes(AbstractCollector):
             start = (env.reset(key_reset), jnp.array(True))
             return lax.scan(body, start, jnp.arange(env.max_steps))[1]
 
-        batch = _with_log_probs(policy, jax.vmap(run)(_copy_keys(key, self.episodes)))
+        batch = with_log_probs(policy, jax.vmap(run)(copy_keys(key, self.episodes)))
         returns = jnp.sum(batch.rewards, axis=1, where=batch.mask)
         return carry, Collected(batch, returns, batch.mask.sum())
 
@@ -86,7 +86,7 @@ class Steps(AbstractCollector):
 
     def init(self, key, env):
         """For each copy its state, the time since its episode began, and the return so far."""
-        states = jax.vmap(env.reset)(_copy_keys(key, self.copies))
+        states = jax.vmap(env.reset)(copy_keys(key, self.copies))
         return states, jnp.zeros(self.copies, jnp.int32), jnp.zeros(self.copies)
 
     def __call__(self, key, env, policy, carry, discount):
@@ -104,8 +104,8 @@ class Steps(AbstractCollector):
 
             return lax.scan(body, (state, time, total), jnp.arange(self.steps))
 
-        carry, (batch, returns) = jax.vmap(run)(_copy_keys(key, self.copies), *carry)
-        return carry, Collected(_with_log_probs(policy, batch), returns.T.ravel(), jnp.array(self.copies * self.steps))
+        carry, (batch, returns) = jax.vmap(run)(copy_keys(key, self.copies), *carry)
+        return carry, Collected(with_log_probs(policy, batch), returns.T.ravel(), jnp.array(self.copies * self.steps))
 
 
 class Draws(AbstractCollector):
@@ -138,7 +138,7 @@ class Draws(AbstractCollector):
             state, time, alive = lax.while_loop(lambda carry: (carry[1] < horizon) & carry[2], walk, start)
             return act(state, time, alive)[0], time
 
-        transitions, times = jax.vmap(run)(_copy_keys(key, self.samples))
+        transitions, times = jax.vmap(run)(copy_keys(key, self.samples))
         return carry, _drawn(policy, transitions, discount, jnp.sum(times) + transitions.mask.sum())
 
 
@@ -157,18 +157,19 @@ class Occupancy(AbstractCollector):
         states = env.draw_states(key_states, policy, self.samples)
         now, alive = jnp.zeros((), jnp.int32), jnp.array(True)
         act = lambda key, state: _act(key, env, policy, state, now, alive)[0]
-        transitions = jax.vmap(act)(_copy_keys(key_actions, self.samples), states)
+        transitions = jax.vmap(act)(copy_keys(key_actions, self.samples), states)
         return carry, _drawn(policy, transitions, discount, jnp.array(self.samples))
 
 
 def _drawn(policy: AbstractPolicy, transitions: Batch, discount, environment_steps: Int[Array, ""]) -> Collected:
     """Independent transitions as a batch of episodes with one step each."""
-    batch = _with_log_probs(policy, jax.tree.map(lambda x: x[:, None], transitions))
+    batch = with_log_probs(policy, jax.tree.map(lambda x: x[:, None], transitions))
     worth = jnp.where(batch.mask, batch.rewards, 0)[:, 0] / (1 - discount)
     return Collected(batch, worth, environment_steps)
 
 
-def _copy_keys(key: PRNGKeyArray, copies: int) -> Key[Array, " copy"]:
+def copy_keys(key: PRNGKeyArray, copies: int) -> Key[Array, " copy"]:
+    """One key for each copy, whatever their number."""
     return jax.vmap(lambda copy: jax.random.fold_in(key, copy))(jnp.arange(copies))
 
 
@@ -197,7 +198,7 @@ def _act(key, env: AbstractEnv, policy: AbstractPolicy, state, time, alive) -> t
     return transition, step
 
 
-def _with_log_probs(policy: AbstractPolicy, batch: Batch) -> Batch:
+def with_log_probs(policy: AbstractPolicy, batch: Batch) -> Batch:
     """Fill in the behaviour log-probabilities, all at once rather than one step at a time."""
     log_probs = jax.vmap(jax.vmap(policy.log_prob))(batch.observations, batch.actions)
     return eqx.tree_at(lambda batch: batch.log_probs, batch, log_probs)

@@ -15,40 +15,23 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from recollect.checks import check_count, check_name, check_number
 from recollect.minibatches import sweep
+from recollect.normaliser import Normaliser, Units
 from recollect.policies.networks import ACTIVATIONS, MLP, Affine, mlp
 from recollect.types import all_finite, flatten, where_mask
 
 Fit = Literal["batch", "window"]
-SPREAD_FLOOR = 1e-6
-
-
-class Units(eqx.Module):
-    """What is subtracted and divided by to make numbers of mean 0 and standard deviation 1."""
-
-    mean: Float[Array, "*feature"]
-    spread: Float[Array, "*feature"]
-
-    @classmethod
-    def of(cls, rows: Float[Array, "row *feature"], mask: Bool[Array, " row"]) -> "Units":
-        count = jnp.maximum(mask.sum(), 1)
-        mean = where_mask(mask, rows).sum(0) / count
-        variance = where_mask(mask, (rows - mean) ** 2).sum(0) / count
-        return cls(mean, jnp.sqrt(variance) + SPREAD_FLOOR)
 
 
 class Values(eqx.Module):
     """The critic as it is now: V(s) = mean + spread · network((s − m) / σ)."""
 
     network: MLP
-    observation_units: Units
+    normaliser: Normaliser
     value_units: Units
     optimizer: optax.OptState
-    seen: Float[Array, ""]
-    """Transitions that the observation units stand for."""
 
     def __call__(self, observations: Float[Array, "*row feature"]) -> Float[Array, "*row"]:
-        flat = (observations.reshape(-1, observations.shape[-1]) - self.observation_units.mean) / self.observation_units.spread
-        outputs = jax.vmap(self.network)(flat)[:, 0]
+        outputs = jax.vmap(self.network)(self.normaliser(observations.reshape(-1, observations.shape[-1])))[:, 0]
         return (self.value_units.mean + self.value_units.spread * outputs).reshape(observations.shape[:-1])
 
 
@@ -77,8 +60,8 @@ class Critic(eqx.Module):
     def init(self, key: PRNGKeyArray, observation_size: int) -> Values:
         """A critic that knows nothing: V(s) is about zero everywhere."""
         network = mlp(key, observation_size, 1, self.widths, self.activation, final_scale=0.01)
-        units = lambda shape: Units(jnp.zeros(shape), jnp.ones(shape))
-        return Values(network, units(observation_size), units(()), _adam.init(flatten(network)[0]), jnp.zeros(()))
+        units = Units(jnp.zeros(()), jnp.ones(()))
+        return Values(network, Normaliser.fresh(observation_size), units, _adam.init(flatten(network)[0]))
 
     def refit(
         self,
@@ -91,12 +74,12 @@ class Critic(eqx.Module):
         """Least squares on the targets by Adam; the critic as it was if that leads to anything that is not finite."""
         newest = mask.shape[1] * mask.shape[2]
         rows, wanted, real = observations.reshape(-1, observations.shape[-1]), targets.ravel(), mask.ravel()
-        units, seen = _blend(values.observation_units, values.seen, rows[:newest], real[:newest])
+        normaliser = values.normaliser.seeing(rows[:newest], real[:newest])
         if self.fit == "batch":
             rows, wanted, real = rows[:newest], wanted[:newest], real[:newest]
         value_units = Units.of(wanted, real)
         network = _in_units(values.network, values.value_units, value_units)
-        inputs, outputs = (rows - units.mean) / units.spread, (wanted - value_units.mean) / value_units.spread
+        inputs, outputs = normaliser(rows), (wanted - value_units.mean) / value_units.spread
 
         w, unflatten = flatten(network)
 
@@ -110,22 +93,12 @@ class Critic(eqx.Module):
             return (w + self.learning_rate * jnp.asarray(updates), optimizer), jnp.array(True)
 
         w, optimizer = sweep(key, real, self.epochs, self.minibatch, step, (w, values.optimizer))
-        fitted = Values(unflatten(w), units, value_units, optimizer, seen)
+        fitted = Values(unflatten(w), normaliser, value_units, optimizer)
         sound = all_finite(fitted) & real.any()
         return jax.tree.map(lambda new, old: jnp.where(sound, new, old), fitted, values)
 
 
 _adam = optax.adam(1.0)
-
-
-def _blend(units: Units, seen: Float[Array, ""], rows: Float[Array, "row feature"], mask: Bool[Array, " row"]):
-    """The units of everything seen so far together with new rows, and how much has then been seen."""
-    new, count = Units.of(rows, mask), mask.sum().astype(seen.dtype)
-    total = jnp.maximum(seen + count, 1)
-    share = count / total
-    mean = units.mean + share * (new.mean - units.mean)
-    variance = (1 - share) * units.spread**2 + share * new.spread**2 + share * (1 - share) * (new.mean - units.mean) ** 2
-    return Units(mean, jnp.sqrt(variance)), total
 
 
 def _in_units(network: MLP, old: Units, new: Units) -> MLP:

@@ -11,7 +11,8 @@ from jaxtyping import PRNGKeyArray
 
 from recollect.algorithms import AbstractAlgorithm
 from recollect.checks import check_name
-from recollect.envs import LQC, AbstractEnv, AbstractOracle, Tabular
+from recollect.envs import LQC, AbstractEnv, AbstractOracle, HostEnv, Tabular
+from recollect.normaliser import Normaliser
 from recollect.policies import (
     AbstractPolicy,
     Policy,
@@ -20,6 +21,7 @@ from recollect.policies import (
     Softmax,
     gaussian_policy,
     grid_softmax_policy,
+    multi_softmax_policy,
     softmax_policy,
     squashed_gaussian_policy,
     tabular_softmax_policy,
@@ -43,18 +45,30 @@ class Architecture:
     """Logarithm of the first standard deviation of `gaussian` and `squashed`."""
     points: int = 11
     """Values of each number on the `grid`."""
+    normalise: bool | None = None
+    """Put observations into standard units by what has been seen so far. If not said: for environments on the host, not for compiled
+    ones."""
 
     def __post_init__(self):
         check_name("head", self.head, get_args(Head))
 
-    def build(self, key: PRNGKeyArray, env: AbstractEnv) -> AbstractPolicy:
+    def build(self, key: PRNGKeyArray, env: AbstractEnv | HostEnv) -> AbstractPolicy:
         """A policy that can act in `env`: for LQC the paper's with one parameter, θ₀ = 2, else a table or a network."""
+        policy = self._build(key, env)
+        normalise = isinstance(env, HostEnv) if self.normalise is None else self.normalise
+        if not normalise:
+            return policy
+        if not isinstance(policy, Policy):
+            raise ValueError(f"normalise=True does not go with the {type(policy).__name__} of {_name(env)}; leave it out.")
+        return dataclasses.replace(policy, normaliser=Normaliser.fresh(env.observation_size))
+
+    def _build(self, key: PRNGKeyArray, env: AbstractEnv | HostEnv) -> AbstractPolicy:
         size, actions, shape = env.observation_size, env.actions, (self.widths, self.activation)
-        if actions.count is not None:
+        if actions.whole:
             if self.head != "auto":
-                raise ValueError(
-                    f"head={self.head!r} is for actions that are numbers, and {type(env).__name__} has choices; use head='auto'."
-                )
+                raise ValueError(f"head={self.head!r} is for actions that are numbers, and {_name(env)} has choices; use head='auto'.")
+            if actions.count is None:
+                return multi_softmax_policy(key, size, actions.counts or (), *shape)
             if isinstance(env, Tabular):
                 return tabular_softmax_policy(size, actions.count)
             return softmax_policy(key, size, actions.count, *shape)
@@ -63,17 +77,21 @@ class Architecture:
         if self.head in ("auto", "gaussian"):
             return gaussian_policy(key, size, actions.size, *shape, self.log_std)
         if actions.bounds is None:
-            raise ValueError(f"head={self.head!r} needs actions with bounds, which {type(env).__name__} has not; use head='gaussian'.")
+            raise ValueError(f"head={self.head!r} needs actions with bounds, which {_name(env)} has not; use head='gaussian'.")
         if self.head == "squashed":
             return squashed_gaussian_policy(key, size, actions.bounds, *shape, self.log_std)
         return grid_softmax_policy(key, size, actions.bounds, self.points, *shape)
+
+
+def _name(env: AbstractEnv | HostEnv) -> str:
+    return env.name if isinstance(env, HostEnv) else type(env).__name__
 
 
 Start = AbstractPolicy | Architecture | Callable[[PRNGKeyArray], AbstractPolicy] | None
 """Where training starts: from a policy, from one of some architecture, from what a function makes of a key, or from the default."""
 
 
-def make_policy(key: PRNGKeyArray, env: AbstractEnv, start: Start) -> AbstractPolicy:
+def make_policy(key: PRNGKeyArray, env: AbstractEnv | HostEnv, start: Start) -> AbstractPolicy:
     """The policy to start from."""
     if isinstance(start, AbstractPolicy):
         return start
@@ -82,34 +100,31 @@ def make_policy(key: PRNGKeyArray, env: AbstractEnv, start: Start) -> AbstractPo
     return start(key)
 
 
-def check_fit(env: AbstractEnv, algorithm: AbstractAlgorithm, start: Start = None) -> None:
+def check_fit(env: AbstractEnv | HostEnv, algorithm: AbstractAlgorithm, start: Start = None) -> None:
     """Raise unless the policy can act in the environment and the algorithm's settings make sense there."""
-    name = type(env).__name__
+    name = _name(env)
     key = jax.random.key(0)
     if isinstance(start, Architecture):
         eqx.filter_eval_shape(start.build, key, env)  # says by itself what does not fit
 
     def act():
-        policy, observation = make_policy(key, env, start), env.observe(env.reset(key))
+        policy, observation = make_policy(key, env, start), jnp.zeros(env.observation_size)
         action = policy.sample(key, observation)
-        return policy, action, policy.log_prob(observation, action)
+        return policy, observation, action, policy.log_prob(observation, action)
 
     try:
-        policy, action, _ = eqx.filter_eval_shape(act)
+        policy, observation, action, _ = eqx.filter_eval_shape(act)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"policy does not fit {name}, whose observations have {env.observation_size} features: {error}; "
             "build it for that size, or leave it out to get one that fits."
         ) from error
-    wanted = "one whole number" if env.actions.count is not None else f"{env.actions.size} real numbers"
-    shape = () if env.actions.count is not None else (env.actions.size,)
-    whole = jnp.issubdtype(action.dtype, jnp.integer)
-    if action.shape != shape or whole != (env.actions.count is not None):
+    if action.shape != env.actions.shape or jnp.issubdtype(action.dtype, jnp.integer) != env.actions.whole:
         raise ValueError(
-            f"policy gives actions of shape {action.shape} and type {action.dtype}, but {name} takes {wanted}; build it for that."
+            f"policy gives actions of shape {action.shape} and type {action.dtype}, but {name} takes {env.actions}; build it for that."
         )
     if isinstance(policy, Policy) and isinstance(policy.head, Softmax | Probabilities):
-        outputs = policy.network.layers[-1].weight.shape[0]
+        outputs = eqx.filter_eval_shape(policy.outputs, observation).shape[0]
         if outputs != env.actions.count:
             raise ValueError(f"policy chooses among {outputs} actions, but {name} has {env.actions.count}; build it for that many.")
     direct, project, count = isinstance(policy, Policy) and isinstance(policy.head, Probabilities), algorithm.project, env.actions.count

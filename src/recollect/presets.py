@@ -87,10 +87,42 @@ def _swinging(discount: float, policy: Architecture) -> dict[str, Preset]:
     return _gradients(discount, policy) | {name: Preset(algorithm, Steps(8, 64), policy) for name, algorithm in algorithms.items()}
 
 
+def _running(
+    discount: float, gae_lambda: float, copies: int, steps: int, trust: Architecture, clip: Architecture, radius: float, damping: float
+) -> dict[str, Preset]:
+    """For bodies that learn to run. The first spread of actions decides most: what throws a hopper over sets a cheetah in motion."""
+    critic = Critic(learning_rate=1e-3, fit="batch")
+    advantages = Advantages("vtrace", "critic", gae_lambda=gae_lambda, standardise=True)
+    shared: dict[str, Any] = dict(discount=discount, advantages=advantages, critic=critic)
+    # The closed form has several rows for each state, so one batch of states is enough for the Fisher matrix.
+    natural: dict[str, Any] = dict(fisher="expected", fisher_window=1, damping=damping, target_kl=radius)
+    clipped: dict[str, Any] = dict(learning_rate=3e-4)
+    return {
+        **_gradients(discount, trust),
+        "trpo": Preset(TRPO(**shared, **natural), Steps(8, 256), trust),
+        "rtrpo": Preset(RTRPO(window=4, **shared, **natural), Steps(8, steps), trust),
+        "ppo": Preset(PPO(minibatch=64, **shared, **clipped), Steps(copies, 2048 // copies), clip),
+        "rppo": Preset(RPPO(window=4, minibatch=128, **shared, **clipped), Steps(copies, 512 // copies), clip),
+    }
+
+
+HOPPER = Architecture(widths=(64, 64), activation="tanh")
+CHEETAH = Architecture(widths=(64, 64), activation="tanh", log_std=-1.0)
 PRESETS: dict[str, dict[str, Preset]] = {
     "CartPole-v1": _balancing(discount=0.98, radius=0.02, max_length=1.0, epsilon=0.01, policy=Architecture()),
     "InvertedPendulum-v5": _balancing(discount=0.99, radius=0.03, max_length=0.1, epsilon=0.03, policy=Architecture(log_std=-1.0)),
     "Acrobot-v1": _swinging(discount=0.99, policy=Architecture()),
     "Pendulum-v1": _swinging(discount=0.9, policy=Architecture(widths=(64,), activation="tanh")),
+    "Hopper-v5": _running(discount=0.99, gae_lambda=0.95, copies=8, steps=128, trust=HOPPER, clip=HOPPER, radius=0.02, damping=0.1),
+    "HalfCheetah-v5": _running(
+        discount=0.98,
+        gae_lambda=0.92,
+        copies=4,
+        steps=64,
+        trust=CHEETAH,
+        clip=Architecture(widths=(128, 128), log_std=-1.0),
+        radius=0.03,
+        damping=0.03,
+    ),
 }
 """By environment, then by algorithm."""

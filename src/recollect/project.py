@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from recollect.checks import check_name, check_number
-from recollect.types import Module
+from recollect.types import Module, split_parameters
 
 
 class AbstractProjection(eqx.Module):
@@ -50,7 +50,7 @@ class Ball(AbstractProjection):
         check_number("radius", self.radius, low=0, open_low=True, remedy="give a radius above 0")
 
     def __call__(self, policy: Module) -> Module:
-        squares = [jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(policy, eqx.is_inexact_array))]
+        squares = [jnp.sum(x**2) for x in jax.tree.leaves(split_parameters(policy)[0])]
         norm = jnp.sqrt(sum(squares))
         scale = jnp.minimum(1.0, self.radius / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
         return _map_arrays(lambda x: x * scale, policy)
@@ -82,7 +82,8 @@ def _onto_simplex(values: Float[Array, " n"], floor: Float[Array, ""] | float) -
 
 
 def _map_arrays(function, policy: Module) -> Module:
-    return jax.tree.map(lambda x: function(x) if eqx.is_inexact_array(x) else x, policy)
+    parameters, rest = split_parameters(policy)
+    return eqx.combine(jax.tree.map(function, parameters), rest)
 
 
 def parse_projection(text: str) -> AbstractProjection:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import jax
 import numpy as np
 from rich.table import Table
 
@@ -39,11 +40,11 @@ def summarise(training: Training) -> Summary:
     tenth = max(1, returns.shape[1] // 10)
     last = [row[np.isfinite(row)][-tenth:].mean() if np.isfinite(row).any() else np.nan for row in returns]
     steps = int(np.nanmax(training.curves["environment_steps"], axis=1).sum())
-    seconds = float(training.clock[-1])
+    seconds, errors = float(training.clock[-1]), standard_error(returns)
     return Summary(
         final_return=float(np.mean(last)),
         area_under_curve=float(np.nanmean(returns)),
-        standard_error=float(np.nanmean(standard_error(returns))),
+        standard_error=float(np.nanmean(errors)) if np.isfinite(errors).any() else np.nan,
         environment_steps=steps,
         seconds=seconds,
         compile_seconds=training.compile_seconds,
@@ -125,4 +126,4 @@ def _plain(value):
         return value if math.isfinite(value) else ("infinity" if value > 0 else None)
     if value is None or isinstance(value, bool | int | str):
         return value
-    return _plain(np.asarray(value).tolist()) if hasattr(value, "shape") else repr(value)
+    return _plain(np.asarray(value).tolist()) if isinstance(value, np.ndarray | jax.Array) else repr(value)

@@ -194,14 +194,14 @@ def score_matrix(
     policy: AbstractPolicy, observations: Float[Array, "row ..."], actions: Shaped[Array, "row ..."]
 ) -> tuple[Float[Array, " row"], AbstractScores]:
     """log π(a|s) and the scores ∇log π(a|s) of every row."""
-    if not isinstance(policy, Policy):
+    if not isinstance(policy, Policy) or not isinstance(policy.network, MLP):
         return jax.vmap(policy.log_prob)(observations, actions), TracedScores(policy, observations, actions)
 
     def log_prob(parts, action):
         head, outputs = parts
         return head.log_prob(outputs, action)
 
-    outputs, inputs, back = _through_layers(policy.network, observations.T)
+    outputs, inputs, back = _through_layers(policy.network, policy.normalise(observations).T)
     each = jax.vmap(jax.value_and_grad(log_prob), in_axes=((None, -1), -1), out_axes=-1)
     log_probs, (on_head, on_outputs) = each((policy.head, outputs), jnp.moveaxis(actions, 0, -1))
     return log_probs, LayerScores(inputs, back(on_outputs), _stack(on_head, outputs.shape[1]), _biased(policy.network))
@@ -212,13 +212,15 @@ def expected_score_matrix(policy: AbstractPolicy, observations: Float[Array, "ro
 
     A state has as many rows as the distribution's Fisher matrix has rank, next to each other.
     """
-    if not isinstance(policy, Policy):
-        raise ValueError(f"fisher='expected' needs the closed form of a recollect Policy, not {type(policy).__name__}; use fisher='score'.")
-    outputs, _, _ = _through_layers(policy.network, observations.T)
+    if not isinstance(policy, Policy) or not isinstance(policy.network, MLP):
+        kind = type(policy.network if isinstance(policy, Policy) else policy).__name__
+        raise ValueError(f"fisher='expected' needs a Policy with an MLP, whose closed form is known, and not {kind}; use fisher='score'.")
+    inputs = policy.normalise(observations).T
+    outputs, _, _ = _through_layers(policy.network, inputs)
     on_head, on_outputs = jax.vmap(policy.head.fisher_root, in_axes=1, out_axes=-1)(outputs)
     rank = on_outputs.shape[0]
     beside = lambda x: jnp.moveaxis(x, 0, -1).reshape(*x.shape[1:-1], -1)
-    _, inputs, back = _through_layers(policy.network, jnp.repeat(observations.T, rank, axis=1))
+    _, inputs, back = _through_layers(policy.network, jnp.repeat(inputs, rank, axis=1))
     head = _stack(jax.tree.map(beside, on_head), outputs.shape[1] * rank)
     return LayerScores(inputs, back(beside(on_outputs)), head, _biased(policy.network))
 

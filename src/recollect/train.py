@@ -1,10 +1,12 @@
-"""Training many seeds in one compiled program.
+"""Training many seeds at once.
 
 An iteration collects for all seeds at once (one wide vector of environments) and then updates them
 one after another: the arrays of one seed's update stay in cache, those of all seeds together would
 not. On CPUs each core runs the program on its own share of the seeds, which beats sharing every
 small operation between cores. The program runs in chunks of iterations, so that progress can be
 shown and runs can stop early.
+
+Environments on the host are stepped outside the program, the copies of all seeds as one vector; a chunk is then one iteration.
 """
 
 import dataclasses
@@ -21,16 +23,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from recollect.algorithms import REFUSALS, AbstractAlgorithm, State
 from recollect.checks import check_count, check_number
-from recollect.collect import AbstractCollector, Episodes
+from recollect.collect import AbstractCollector, Collected, Episodes, with_log_probs
+from recollect.collect_host import HostCollector
 from recollect.defaults import Start, check_fit, make_policy
-from recollect.envs import AbstractEnv, AbstractOracle
+from recollect.envs import AbstractEnv, AbstractOracle, EnvironmentFailure, HostEnv, host, make
 from recollect.policies import AbstractPolicy
 from recollect.runtime import one_blas_thread, progress_bar, use_compilation_cache
-from recollect.types import traced_floats
+from recollect.types import Batch, traced_floats
 
 CHUNK_ITERATIONS = 10
 RECENT_EPISODES = 20
@@ -76,7 +79,7 @@ class Limits(eqx.Module):
 
 
 def train(
-    env: AbstractEnv,
+    env: Any,
     algorithm: AbstractAlgorithm,
     *,
     collector: AbstractCollector = Episodes(4),
@@ -88,10 +91,13 @@ def train(
     progress: bool | None = None,
     label: str = "training",
 ) -> Training:
-    """Train `algorithm` on `env`, all seeds in one program, each until it meets one of the limits given.
+    """Train `algorithm` on `env`, all seeds at once, each until it meets one of the limits given.
+
+    An environment that fails raises `EnvironmentFailure`, and an interrupt `KeyboardInterrupt`. Both carry what had been
+    learned until then as `training`, if at least one iteration was finished.
 
     Args:
-        env: a compiled environment.
+        env: an environment of `make` or `host`, a name, a function that makes a Gymnasium environment, or a vector of them.
         algorithm: for example `RNPG(window=10)`.
         collector: what a batch is: `Episodes`, `Steps` or `Draws`.
         policy: where to start, an `Architecture`, or a function that makes the policy from a key; a fitting default if not given.
@@ -104,70 +110,197 @@ def train(
     Returns:
         The learned policies and the learning curves of every seed.
     """
+    env = make(env) if isinstance(env, str) else env if isinstance(env, AbstractEnv | HostEnv) else host(env)
     seeds = _seeds(seeds)
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)
-
     use_compilation_cache()
-    problem, shares = traced_floats((algorithm, env, collector, limits)), _shares(seeds)
-    with one_blas_thread(), progress_bar(sys.stderr.isatty() if progress is None else progress, label) as show:
+    shares = _shares(seeds)
+    run = _HostRun if isinstance(env, HostEnv) else _CompiledRun
+    with (
+        one_blas_thread(),
+        progress_bar(sys.stderr.isatty() if progress is None else progress, label) as show,
+        ThreadPoolExecutor(len(shares)) as cores,
+    ):
         began = time.perf_counter()
-        carries = [_start(problem, policy, keys) for keys in shares]
-        jax.block_until_ready(_advance(problem, shares[0], carries[0], jnp.array(0), jnp.array(0)))  # compiles, and does nothing else
+        running = run(env, algorithm, collector, limits, policy, seeds, shares, cores)
         compile_seconds = time.perf_counter() - began
-        carries, chunks, clock = _run_to_limits(problem, shares, carries, iterations, environment_steps, show)
+        try:
+            chunks, clock, stopped = _run_to_limits(running, iterations, environment_steps, show)
+        finally:
+            running.close()
+    training = _training(running, chunks, clock, seeds, compile_seconds) if chunks else None
+    if stopped is not None:
+        stopped.training = training  # pyright: ignore[reportAttributeAccessIssue]
+        raise stopped
+    assert training is not None
+    return training
+
+
+def _training(running, chunks: list[dict[str, np.ndarray]], clock: np.ndarray, seeds: tuple[int, ...], compile_seconds: float) -> Training:
     curves = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1)[: len(seeds)] for name in chunks[0]}
     steps = curves.pop("steps")
     curves["environment_steps"] = np.where(np.isnan(steps), np.nan, np.nancumsum(steps, axis=1, dtype=np.float64))
     _warn_of_refusals(curves["refused"], seeds)
+    running.warn()
     join = lambda *parts: jnp.concatenate(parts)[: len(seeds)] if eqx.is_array(parts[0]) else parts[0]
-    policies = jax.tree.map(join, *[carry.state.policy for carry in carries])
+    policies = jax.tree.map(join, *[carry.state.policy for carry in running.carries])
     return Training(policies, seeds, curves, clock, compile_seconds)
 
 
-def _run_to_limits(
-    problem, shares, carries, iterations, environment_steps, show
-) -> tuple[list[Carry], list[dict[str, np.ndarray]], np.ndarray]:
-    """Chunk after chunk, every share on a core of its own, until all seeds have stopped or nothing is learned any more."""
-    chunks, times, ends, done, began = [], [0.0], [0], 0, time.perf_counter()
-    with ThreadPoolExecutor(len(shares)) as cores:
-        while done < (iterations or np.inf) and any(carry.active.any() for carry in carries):
-            count = CHUNK_ITERATIONS if iterations is None else min(CHUNK_ITERATIONS, iterations - done)
-            first, length = jnp.array(done), jnp.array(count)
-            advance = lambda keys, carry, first=first, length=length: jax.block_until_ready(_advance(problem, keys, carry, first, length))
-            carries, rows = zip(*cores.map(advance, shares, carries), strict=True)
-            chunk = {name: np.concatenate([row[name] for row in rows])[:, :count] for name in rows[0]}
-            chunks.append(chunk)
-            done += count
-            times.append(time.perf_counter() - began)
-            ends.append(done)
-            furthest = max(int(carry.environment_steps.max()) for carry in carries)
-            returns = chunk["return_mean"][np.isfinite(chunk["return_mean"])]
-            show(max(done / (iterations or np.inf), furthest / (environment_steps or np.inf)), returns.mean() if returns.size else np.nan)
-            if (chunk["refused"][np.isfinite(chunk["refused"])] > 0).all():
-                break
-    return list(carries), chunks, np.interp(np.arange(1, done + 1), ends, times)
+def _run_to_limits(running, iterations, environment_steps, show) -> tuple[list[dict[str, np.ndarray]], np.ndarray, BaseException | None]:
+    """Chunk after chunk until all seeds have stopped, nothing is learned any more, or something stops the run."""
+    chunks, times, ends, done, stopped, began = [], [0.0], [0], 0, None, time.perf_counter()
+    while done < (iterations or np.inf) and any(carry.active.any() for carry in running.carries):
+        count = running.chunk if iterations is None else min(running.chunk, iterations - done)
+        try:
+            rows = running.advance(done, count)
+        except (EnvironmentFailure, KeyboardInterrupt) as stop:
+            stopped = stop
+            break
+        chunk = {name: np.concatenate([row[name] for row in rows])[:, :count] for name in rows[0]}
+        chunks.append(chunk)
+        done += count
+        times.append(time.perf_counter() - began)
+        ends.append(done)
+        furthest = max(int(carry.environment_steps.max()) for carry in running.carries)
+        returns = chunk["return_mean"][np.isfinite(chunk["return_mean"])]
+        show(max(done / (iterations or np.inf), furthest / (environment_steps or np.inf)), returns.mean() if returns.size else np.nan)
+        if _all_refused(chunks):
+            break
+    return chunks, np.interp(np.arange(1, done + 1), ends, times), stopped
+
+
+def _all_refused(chunks: list[dict[str, np.ndarray]]) -> bool:
+    """Whether every update of the latest iterations was refused."""
+    latest = [chunk["refused"] for chunk in chunks[-CHUNK_ITERATIONS:]]
+    refused = np.concatenate(latest, axis=1)[:, -CHUNK_ITERATIONS:]
+    return (refused.shape[1] == CHUNK_ITERATIONS or len(chunks) == 1) and bool((refused[np.isfinite(refused)] > 0).all())
+
+
+class _CompiledRun:
+    """Collecting and updating in one program, a chunk of iterations at a time."""
+
+    chunk = CHUNK_ITERATIONS
+
+    def __init__(self, env, algorithm, collector, limits, policy, seeds, shares, cores):
+        self.problem, self.shares, self.cores = traced_floats((algorithm, env, collector, limits)), shares, cores
+        self.carries = [_start(self.problem, policy, keys) for keys in shares]
+        self._advance(shares[0], self.carries[0], 0, 0)  # compiles, and does nothing else
+
+    def advance(self, first: int, count: int) -> list[dict[str, np.ndarray]]:
+        done = self.cores.map(lambda keys, carry: self._advance(keys, carry, first, count), self.shares, self.carries)
+        self.carries, rows = zip(*done, strict=True)
+        return [{name: np.asarray(values) for name, values in row.items()} for row in rows]
+
+    def _advance(self, keys, carry, first, count):
+        return jax.block_until_ready(_advance(self.problem, keys, carry, jnp.array(first), jnp.array(count)))
+
+    def warn(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _HostRun:
+    """Collecting on the host, then one compiled update of every seed."""
+
+    chunk = 1
+
+    def __init__(self, env, algorithm, collector, limits, policy, seeds, shares, cores):
+        self.env, self.shares, self.cores, self.carries = env, shares, cores, []
+        self.problem, self.keys = traced_floats((algorithm, limits)), jnp.concatenate(shares)
+        streams = (0, 1) if getattr(algorithm, "independent_fisher", False) else (0,)
+        self.collectors = []
+        try:
+            for stream in streams:
+                self.collectors.append(HostCollector(env, collector, seeds, stream))
+            shown = self.collectors[0].empty()
+            self.carries = [self._start(algorithm, policy, shown, keys) for keys in shares]
+            collected = [jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.keys), *x.shape)), shown)] * len(streams)
+            self._learn(shares[0], self.carries[0], self._share(collected, 0), 0)  # compiles; what it gives is not used
+            self.collectors[0].warm_up(self._policies(), self.keys)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, algorithm, policy, shown: Collected, keys: Key[Array, " seed"]) -> Carry:
+        key_policies = [_policy_key(key) for key in keys]
+        policies = [make_policy(key, self.env, policy) for key in key_policies]
+        stacked = jax.tree.map(lambda *parts: jnp.stack(parts) if eqx.is_array(parts[0]) else parts[0], *policies)
+        return _start_host(algorithm, stacked, shown, jnp.stack(key_policies))
+
+    def advance(self, first: int, count: int) -> list[dict[str, np.ndarray]]:
+        del count
+        policies = self._policies()
+        keys = [_iteration_keys(self.keys, jnp.array(first), stream) for stream in range(len(self.collectors))]
+        collected = [collector(policies, key, first) for collector, key in zip(self.collectors, keys, strict=True)]
+        shares = [self._share(collected, i) for i in range(len(self.shares))]
+        done = self.cores.map(lambda keys, carry, share: self._learn(keys, carry, share, first), self.shares, self.carries, shares)
+        self.carries, rows = zip(*done, strict=True)
+        return [{name: np.asarray(values)[:, None] for name, values in row.items()} for row in rows]
+
+    def _learn(self, keys, carry, collected, index):
+        return jax.block_until_ready(_learn_host(self.problem, keys, carry, collected, jnp.array(index)))
+
+    def _share(self, collected, index):
+        size = len(self.shares[0])
+        return jax.tree.map(lambda x: x[index * size : (index + 1) * size], collected)
+
+    def _policies(self) -> AbstractPolicy:
+        """The policies of all seeds, stacked."""
+        real = len(self.collectors[0].seeds)
+        join = lambda *parts: jnp.concatenate(parts)[:real] if eqx.is_array(parts[0]) else parts[0]
+        return jax.tree.map(join, *[carry.state.policy for carry in self.carries])
+
+    def warn(self) -> None:
+        dropped = sum(collector.dropped for collector in self.collectors)
+        if dropped:
+            warnings.warn(
+                f"{dropped} episodes of {self.env.name} were left out because the simulated world had diverged and MuJoCo had put it "
+                "back to its start without saying so; a smaller time step of the model or smaller actions may prevent it.",
+                stacklevel=4,
+            )
+
+    def close(self) -> None:
+        for collector in self.collectors:
+            collector.close()
 
 
 def _start_seeds(problem, policy, keys: Key[Array, " seed"]) -> Carry:
     algorithm, env, collector, _ = problem
 
     def one(key):
-        key_policy, key_collect, key_fisher = jax.random.split(jax.random.fold_in(key, 0), 3)
-        key_critic = jax.random.fold_in(key_policy, 0)
+        _, key_collect, key_fisher = jax.random.split(jax.random.fold_in(key, 0), 3)
+        key_policy = _policy_key(key)
         start = make_policy(key_policy, env, policy)
         collecting, fisher_collecting = collector.init(key_collect, env), collector.init(key_fisher, env)
         collected = jax.eval_shape(lambda: collector(key_collect, env, start, collecting, algorithm.discount)[1])
-        return Carry(
-            state=algorithm.init(start, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), collected.batch), key_critic),
-            collecting=collecting,
-            fisher_collecting=fisher_collecting,
-            environment_steps=jnp.zeros((), jnp.int32),
-            recent=jnp.full(RECENT_EPISODES, -jnp.inf),
-            active=jnp.array(True),
-        )
+        batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), collected.batch)
+        return _fresh(algorithm, start, batch, key_policy, collecting, fisher_collecting)
 
     return eqx.filter_vmap(one)(keys)
+
+
+def _start_seeds_host(algorithm, policies: AbstractPolicy, shown: Collected, keys: Key[Array, " seed"]) -> Carry:
+    fresh = lambda policy, key: _fresh(algorithm, policy, shown.batch, key)
+    return eqx.filter_vmap(fresh, in_axes=(eqx.if_array(0), 0))(policies, keys)
+
+
+def _policy_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    """What the first policy of a seed is drawn with."""
+    return jax.random.split(jax.random.fold_in(key, 0), 3)[0]
+
+
+def _fresh(algorithm, start: AbstractPolicy, batch: Batch, key_policy, collecting=None, fisher_collecting=None) -> Carry:
+    """A seed before its first iteration."""
+    return Carry(
+        state=algorithm.init(start, batch, jax.random.fold_in(key_policy, 0)),
+        collecting=collecting,
+        fisher_collecting=fisher_collecting,
+        environment_steps=jnp.zeros((), jnp.int32),
+        recent=jnp.full(RECENT_EPISODES, -jnp.inf),
+        active=jnp.array(True),
+    )
 
 
 def _run(problem, keys: Key[Array, " seed"], carry: Carry, first: Int[Array, ""] | int, count: Int[Array, ""] | int):
@@ -192,13 +325,14 @@ def _run(problem, keys: Key[Array, " seed"], carry: Carry, first: Int[Array, ""]
 _quick: Any = dict(compiler_options={"xla_backend_optimization_level": 1})
 _start = eqx.filter_jit(_start_seeds, **_quick)
 _advance = eqx.filter_jit(_run, **_quick)
+_start_host = eqx.filter_jit(_start_seeds_host, **_quick)
 
 
 def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int[Array, ""]) -> tuple[Carry, dict[str, Array]]:
     """Collect with all seeds side by side, then update them one by one."""
 
     def collect(key, carry):
-        key_collect, key_fisher = jax.random.split(jax.random.fold_in(key, index + 1))
+        key_collect, key_fisher = _collecting_keys(key, index)
         collecting, collected = collector(key_collect, env, carry.state.policy, carry.collecting, algorithm.discount)
         fisher_collecting, fisher = carry.fisher_collecting, None
         if getattr(algorithm, "independent_fisher", False):
@@ -209,6 +343,17 @@ def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int
     carry_arrays, rest = eqx.partition(carry, eqx.is_array)
     moved, collected, fisher = jax.vmap(lambda key, arrays: collect(key, eqx.combine(arrays, rest)))(keys, carry_arrays)
     oracle = env if isinstance(env, AbstractOracle) else None
+    return _learn(algorithm, oracle, limits, keys, carry, moved, collected, fisher, index)
+
+
+def _collecting_keys(key: PRNGKeyArray, index: Int[Array, ""] | int) -> Key[Array, "2"]:
+    """For the batch of iteration `index`, and for the independent batch of the Fisher matrix."""
+    return jax.random.split(jax.random.fold_in(key, index + 1))
+
+
+def _learn(algorithm, oracle, limits, keys, carry: Carry, moved, collected: Collected, fisher: Collected | None, index: Int[Array, ""]):
+    """Update the seeds one by one; `moved` are the arrays of `carry` after collecting."""
+    carry_arrays, rest = eqx.partition(carry, eqx.is_array)
 
     def update(arguments):
         key, before, moved, collected, fisher = arguments
@@ -233,6 +378,24 @@ def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int
 
     arrays, rows = lax.map(update, (keys, carry_arrays, moved, collected, fisher))
     return eqx.combine(arrays, rest), rows
+
+
+@eqx.filter_jit
+def _iteration_keys(keys: Key[Array, " seed"], index: Int[Array, ""], stream: int) -> Key[Array, " seed"]:
+    return jax.vmap(lambda key: _collecting_keys(key, index)[stream])(keys)
+
+
+def _learn_from_host(problem, keys: Key[Array, " seed"], carry: Carry, collected: Sequence[Collected], index: Int[Array, ""]):
+    """One iteration of every seed from batches (and independent ones, if there are any) collected elsewhere."""
+    algorithm, limits = problem
+    policies = carry.state.policy
+    filled = lambda policy, found: dataclasses.replace(found, batch=with_log_probs(policy, found.batch))
+    found = [eqx.filter_vmap(filled, in_axes=(eqx.if_array(0), 0))(policies, one) for one in collected]
+    arrays = eqx.filter(carry, eqx.is_array)
+    return _learn(algorithm, None, limits, keys, carry, arrays, found[0], found[1] if len(found) > 1 else None, index)
+
+
+_learn_host = eqx.filter_jit(_learn_from_host, **_quick)
 
 
 def _latest(returns: Float[Array, " ending"]) -> Float[Array, " recent"]:

@@ -36,11 +36,22 @@ class Batch(eqx.Module):
     """log d^π(s) under the policy that acted; only there when weights are ratios of occupancies."""
 
 
+class Frozen(eqx.Module):
+    """Base of modules whose arrays are not part of θ."""
+
+
 def flatten(module: Module) -> tuple[Float[Array, " d"], Callable[[Float[Array, " d"]], Module]]:
     """θ: the floating-point arrays of a module as one vector, and the way back from a vector to a module."""
-    arrays, rest = eqx.partition(module, eqx.is_inexact_array)
+    arrays, rest = split_parameters(module)
     vector, unravel = ravel_pytree(arrays)
     return vector, lambda vector: eqx.combine(unravel(vector), rest)
+
+
+def split_parameters(module: Module) -> tuple[Module, Module]:
+    """The arrays that θ consists of, and everything else, each with None in place of the other."""
+    frozen = lambda node: isinstance(node, Frozen)
+    learned = jax.tree.map(lambda node: not frozen(node) and eqx.is_inexact_array(node), module, is_leaf=frozen)
+    return eqx.partition(module, learned)
 
 
 def where_mask(mask: Bool[Array, "..."], values: Shaped[Array, "..."]) -> Shaped[Array, "..."]:

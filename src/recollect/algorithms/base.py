@@ -234,8 +234,13 @@ def reweighed_gradient(algorithm: AbstractAlgorithm, recalled: Recall, advantage
     return policy_gradient(recalled.scores.rows(0, bound), recalled.coefficients(algorithm.window), advantages, count)
 
 
-def accept(old, new, failures: Sequence[tuple[int, Bool[Array, ""]]]):
-    """`new`, or `old` bit for bit if there is a failure; and the first failure's index into `REFUSALS`, or 0."""
+def accept(old, new, failures: Sequence[tuple[int, Bool[Array, ""]]], batch: Batch):
+    """`new`, or `old` bit for bit if there is a failure; and the first failure's index into `REFUSALS`, or 0.
+
+    Both begin with the policy. A new one has seen the observations of `batch`.
+    """
+    rows = batch.observations.reshape(-1, *batch.observations.shape[2:])
+    new = (new[0].seeing(rows, batch.mask.ravel()), *new[1:])
     refused = jnp.zeros((), jnp.int32)
     for reason, failed in reversed(failures):
         refused = jnp.where(failed, reason, refused)

@@ -29,7 +29,7 @@ class NPG(AbstractAscent, AbstractNatural):
         solution = self.solver(fisher, gradient, self.damping, state.direction)
         moved = (*self.ascend(state, solution.direction), solution.direction)
         failures = common_failures(usable & also_usable, gradient, solution.direction, moved[0])
-        (policy, optimizer, direction), refused = accept((state.policy, state.optimizer, state.direction), moved, failures)
+        (policy, optimizer, direction), refused = accept((state.policy, state.optimizer, state.direction), moved, failures, batch)
 
         solved = dict(solver_residual=solution.residual, solver_steps=solution.steps, damping=jnp.asarray(self.damping))
         info = describe(recalled, history, state.policy, policy, gradient, solution.direction, estimates, refused, **solved)

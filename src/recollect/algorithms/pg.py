@@ -29,7 +29,8 @@ class PG(AbstractAscent):
         advantages, estimates, critic = judge(self, state, history, recalled, oracle, key)
         gradient = self.scaled(reweighed_gradient(self, recalled, advantages))
         moved = self.ascend(state, gradient)
-        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, common_failures(usable, gradient, gradient, moved[0]))
+        failures = common_failures(usable, gradient, gradient, moved[0])
+        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures, batch)
         info = describe(recalled, history, state.policy, policy, gradient, gradient, estimates, refused)
         return State(policy, optimizer, critic, history, None, state.direction, state.caution, state.iteration + 1), info
 

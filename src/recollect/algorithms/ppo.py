@@ -98,7 +98,7 @@ class PPO(AbstractAscent):
         end, optimizer, steps = sweep(key_sweep, recalled.importance > 0, self.epochs, self.minibatch, step, start)
         moved = (unflatten(end), optimizer)
         failures = common_failures(usable, gradient, end - θ, moved[0])
-        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures)
+        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures, batch)
 
         told = dict(gradient_steps=steps, silenced_by_age=self._silenced_by_age(policy, recalled, advantages))
         info = describe(recalled, history, state.policy, policy, gradient, end - θ, estimates, refused, **told)

@@ -73,7 +73,7 @@ class TRPO(AbstractNatural):
 
         moved = (along(search.length), solution.direction)
         failures = [*common_failures(usable & also_usable, gradient, solution.direction, moved[0]), (SEARCH, ~search.found)]
-        (policy, direction), refused = accept((state.policy, state.direction), moved, failures)
+        (policy, direction), refused = accept((state.policy, state.direction), moved, failures, batch)
         caution = jnp.where(refused > 0, state.caution * CAUTION_UP, state.caution * CAUTION_DOWN).clip(1.0, CAUTION_MOST)
 
         told = dict(solver_residual=solution.residual, solver_steps=solution.steps, damping=damping, backtracks=search.backtracks)

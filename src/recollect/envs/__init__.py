@@ -1,9 +1,12 @@
-"""Compiled environments, and their names."""
+"""Environments and their names: compiled ones of our own, and whatever follows Gymnasium's API."""
+
+import gymnasium as gym
 
 from recollect.checks import check_name
 from recollect.envs.acrobot import Acrobot
 from recollect.envs.base import AbstractEnv, AbstractOracle, Actions, Step
 from recollect.envs.cartpole import CartPole
+from recollect.envs.hosted import ENGINES, Engine, EnvironmentFailure, HostEnv, host, host_by_name
 from recollect.envs.inverted_pendulum import InvertedPendulum
 from recollect.envs.lqc import LQC
 from recollect.envs.mountain_car import MountainCarContinuous
@@ -24,15 +27,28 @@ ENVIRONMENTS = {
 """What makes the environment of a name; each takes `max_steps`, the last four also `discount`."""
 
 
-def make(name: str, **settings) -> AbstractEnv:
-    """The environment called `name`, for example `make("CartPole-v1", max_steps=200)`, or the finite MDP in a file `NAME.npz`."""
+def make(name: str, *, engine: str = "auto", workers: bool = False, **settings) -> AbstractEnv | HostEnv:
+    """The environment called `name`, for example `make("CartPole-v1", max_steps=200)`.
+
+    Args:
+        name: of a compiled environment, of any that Gymnasium or EnvPool knows, or a file `NAME.npz` with a finite MDP.
+        engine: `compiled`, `gymnasium` or `envpool`; `auto` takes the compiled one where there is one, else Gymnasium's.
+        workers: run every copy of a Gymnasium environment in a process of its own.
+        settings: `max_steps`, and `discount` for environments that have one.
+    """
+    check_name("engine", engine, ENGINES)
     if name.endswith(".npz"):
         return load_mdp(name, **settings)
-    check_name("env", name, ENVIRONMENTS)
-    return ENVIRONMENTS[name](**settings)
+    if engine == "compiled" or (engine == "auto" and name in ENVIRONMENTS and not workers):
+        check_name("env", name, ENVIRONMENTS)
+        return ENVIRONMENTS[name](**settings)
+    if engine == "auto" and name not in gym.registry and ":" not in name:
+        check_name("env", name, [*ENVIRONMENTS, *gym.registry])
+    return host_by_name(name, "gymnasium" if engine == "auto" else engine, workers=workers, **settings)
 
 
 __all__ = [
+    "ENGINES",
     "ENVIRONMENTS",
     "LQC",
     "AbstractEnv",
@@ -40,6 +56,9 @@ __all__ = [
     "Acrobot",
     "Actions",
     "CartPole",
+    "Engine",
+    "EnvironmentFailure",
+    "HostEnv",
     "InvertedPendulum",
     "MountainCarContinuous",
     "Pendulum",
@@ -48,6 +67,7 @@ __all__ = [
     "chain",
     "garnet",
     "gridworld",
+    "host",
     "load_mdp",
     "make",
 ]

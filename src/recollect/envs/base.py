@@ -15,12 +15,29 @@ from recollect.checks import check_count
 
 
 class Actions(eqx.Module):
-    """What an action is: one of `count` choices, or (with `count=None`) a vector of `size` numbers."""
+    """What an action is: one of `count` choices, one of each of several `counts`, or a vector of `size` numbers."""
 
     count: int | None = eqx.field(static=True, default=None)
+    counts: tuple[int, ...] | None = eqx.field(static=True, default=None)
     size: int = eqx.field(static=True, default=1)
     bounds: tuple[tuple[float, float], ...] | None = eqx.field(static=True, default=None)
     """Least and largest value of each number, if it has any. An action outside is the environment's to clip, not the policy's."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether actions are whole numbers."""
+        return self.count is not None or self.counts is not None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self.count is not None:
+            return ()
+        return (self.size,) if self.counts is None else (len(self.counts),)
+
+    def __str__(self) -> str:
+        if self.count is not None:
+            return f"one of {self.count} choices"
+        return f"{self.size} real numbers" if self.counts is None else f"{len(self.counts)} choices at once"
 
 
 class Step(eqx.Module):

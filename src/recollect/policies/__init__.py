@@ -2,9 +2,11 @@
 
 from recollect.policies.categorical import (
     GridSoftmax,
+    MultiSoftmax,
     Probabilities,
     Softmax,
     grid_softmax_policy,
+    multi_softmax_policy,
     softmax_policy,
     tabular_direct_policy,
     tabular_softmax_policy,
@@ -20,6 +22,7 @@ __all__ = [
     "AbstractPolicy",
     "Gaussian",
     "GridSoftmax",
+    "MultiSoftmax",
     "Policy",
     "Probabilities",
     "ShiftPolicy",
@@ -28,6 +31,7 @@ __all__ = [
     "gaussian_policy",
     "grid_softmax_policy",
     "mlp",
+    "multi_softmax_policy",
     "softmax_policy",
     "squashed_gaussian_policy",
     "table",

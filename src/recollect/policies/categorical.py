@@ -38,6 +38,36 @@ class Softmax(AbstractHead):
         return self, jnp.sqrt(π)[:, None] * (jnp.eye(π.size) - π)
 
 
+class MultiSoftmax(AbstractHead):
+    """Several choices at once, each a `Softmax` of its own over its share of the outputs."""
+
+    counts: tuple[int, ...] = eqx.field(static=True)
+
+    def sample(self, key: PRNGKeyArray, outputs: Float[Array, " out"]) -> Int[Array, " choice"]:
+        keys = jax.random.split(key, len(self.counts))
+        return jnp.stack([Softmax().sample(k, part) for k, part in zip(keys, self._parts(outputs), strict=True)])
+
+    def log_prob(self, outputs: Float[Array, " out"], action: Int[Array, " choice"]) -> Float[Array, ""]:
+        return jnp.array([Softmax().log_prob(part, action[i]) for i, part in enumerate(self._parts(outputs))]).sum()
+
+    def mode(self, outputs: Float[Array, " out"]) -> Int[Array, " choice"]:
+        return jnp.stack([Softmax().mode(part) for part in self._parts(outputs)])
+
+    def entropy(self, outputs: Float[Array, " out"]) -> Float[Array, ""]:
+        return jnp.array([Softmax().entropy(part) for part in self._parts(outputs)]).sum()
+
+    def kl(self, outputs: Float[Array, " out"], other: "MultiSoftmax", other_outputs: Float[Array, " out"]) -> Float[Array, ""]:
+        pairs = zip(self._parts(outputs), other._parts(other_outputs), strict=True)
+        return jnp.array([Softmax().kl(ours, Softmax(), theirs) for ours, theirs in pairs]).sum()
+
+    def fisher_root(self, outputs: Float[Array, " out"]) -> tuple["MultiSoftmax", Float[Array, "rank out"]]:
+        """The roots of all choices as blocks on the diagonal: scores of independent draws are uncorrelated."""
+        return self, jax.scipy.linalg.block_diag(*[Softmax().fisher_root(part)[1] for part in self._parts(outputs)])
+
+    def _parts(self, outputs: Float[Array, " out"]) -> list[Float[Array, " _"]]:
+        return jnp.split(outputs, np.cumsum(self.counts)[:-1].tolist())
+
+
 class GridSoftmax(AbstractHead):
     """A `Softmax` over `points` equally spaced numbers from low to high, independently for each number of the action.
 
@@ -119,6 +149,15 @@ def softmax_policy(
     """Softmax over an MLP; the default is the paper's network read as one hidden layer of 32."""
     check_count("action_count", action_count)
     return Policy(mlp(key, observation_size, action_count, widths, activation), Softmax())
+
+
+def multi_softmax_policy(
+    key: PRNGKeyArray, observation_size: int, counts: Sequence[int], widths: Sequence[int] = (32,), activation: str = "relu"
+) -> Policy:
+    """For several choices at once: an MLP and, for each number in `counts`, a softmax over that many."""
+    for count in counts:
+        check_count("counts", count)
+    return Policy(mlp(key, observation_size, sum(counts), widths, activation), MultiSoftmax(tuple(counts)))
 
 
 def grid_softmax_policy(

@@ -1,11 +1,13 @@
 """What a policy is, and the policy made of a network and a distribution over its outputs."""
 
 import abc
+import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
-from recollect.policies.networks import MLP
+from recollect.normaliser import Normaliser
 
 
 class AbstractPolicy(eqx.Module):
@@ -34,6 +36,11 @@ class AbstractPolicy(eqx.Module):
     @abc.abstractmethod
     def kl(self, other: "AbstractPolicy", observation: Float[Array, "*feature"]) -> Float[Array, ""]:
         """KL(π(·|s) ‖ other(·|s))."""
+
+    def seeing(self, observations: Float[Array, "row *feature"], mask: Bool[Array, " row"]) -> "AbstractPolicy":
+        """The policy after new observations, for policies that keep statistics of them."""
+        del observations, mask
+        return self
 
 
 class AbstractHead(eqx.Module):
@@ -64,22 +71,38 @@ class AbstractHead(eqx.Module):
 
 
 class Policy(AbstractPolicy):
-    """π(·|s) = head(network(s))."""
+    """π(·|s) = head(network(s)), or head(network(normaliser(s))).
 
-    network: MLP
+    The network is an `MLP`, or any Equinox module from a flat observation to the head's outputs. Products with the Fisher
+    matrix of an `MLP` are fast and need little memory; any other network is differentiated afresh in each.
+    """
+
+    network: Callable[[Float[Array, " feature"]], Float[Array, " out"]]
     head: AbstractHead
+    normaliser: Normaliser | None = None
+
+    def outputs(self, observation: Float[Array, "*feature"]) -> Float[Array, " out"]:
+        return self.network(self.normalise(observation))
+
+    def normalise(self, observations: Float[Array, "*row feature"]) -> Float[Array, "*row feature"]:
+        return observations if self.normaliser is None else self.normaliser(observations)
+
+    def seeing(self, observations: Float[Array, "row *feature"], mask: Bool[Array, " row"]) -> "Policy":
+        if self.normaliser is None:
+            return self
+        return dataclasses.replace(self, normaliser=self.normaliser.seeing(observations, mask))
 
     def sample(self, key: PRNGKeyArray, observation: Float[Array, "*feature"]) -> Shaped[Array, "*action"]:
-        return self.head.sample(key, self.network(observation))
+        return self.head.sample(key, self.outputs(observation))
 
     def log_prob(self, observation: Float[Array, "*feature"], action: Shaped[Array, "*action"]) -> Float[Array, ""]:
-        return self.head.log_prob(self.network(observation), action)
+        return self.head.log_prob(self.outputs(observation), action)
 
     def mode(self, observation: Float[Array, "*feature"]) -> Shaped[Array, "*action"]:
-        return self.head.mode(self.network(observation))
+        return self.head.mode(self.outputs(observation))
 
     def entropy(self, observation: Float[Array, "*feature"]) -> Float[Array, ""]:
-        return self.head.entropy(self.network(observation))
+        return self.head.entropy(self.outputs(observation))
 
     def kl(self, other: "Policy", observation: Float[Array, "*feature"]) -> Float[Array, ""]:
-        return self.head.kl(self.network(observation), other.head, other.network(observation))
+        return self.head.kl(self.outputs(observation), other.head, other.outputs(observation))

@@ -18,6 +18,7 @@ Not predicted: the weights of old samples, which the theorem takes as 1. While t
 
 import dataclasses
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -264,7 +265,9 @@ class Gain:
             check_count("windows", window, "give numbers of iterations to reuse")
 
     def run(self) -> Findings:
-        env = make(self.env, **({} if self.max_steps is None else {"max_steps": self.max_steps}))
+        settings: dict[str, Any] = {} if self.max_steps is None else {"max_steps": self.max_steps}
+        env = make(self.env, engine="compiled", **settings)
+        assert isinstance(env, AbstractEnv)
         knows = isinstance(env, AbstractOracle)
         if self.samples is not None and not knows:
             raise ValueError(f"samples={self.samples} needs exact advantages, which {self.env} does not know; give episodes.")

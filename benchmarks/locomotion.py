@@ -1,0 +1,226 @@
+"""Hopper-v5 and HalfCheetah-v5 for 200,000 steps, ours beside Stable-Baselines3's: how good, and how fast.
+
+    python benchmarks/locomotion.py [--seeds 5] [--only ours|peers|speed]
+
+Ours are the presets of TRPO, RTRPO, PPO and RPPO, and those of RTRPO and RPPO with a window of 1. Seeds start at 0; presets were tuned on
+seeds from 1000 on. Settings of Stable-Baselines3's PPO and sb3-contrib's TRPO are those of rl-baselines3-zoo for the same environments
+(version 3 or 4), with its normalisation of observations and rewards. Every curve is the mean return of the training episodes that
+ended within each hundredth of the steps. Its last tenth is the final return, its mean the area under the curve; intervals are 95 %
+bootstrap intervals of the mean over seeds. Every seed's figures go to locomotion.json beside this script; what is there is not run again.
+
+The speed table compares whole training with RTRPO's preset on 8 copies of Hopper-v5 with stepping the same copies with random actions, in
+one process and in turns, and with whole training by Stable-Baselines3 on 8 copies.
+
+Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs them; takes about an hour and a half.
+"""
+
+import argparse
+import dataclasses
+import multiprocessing
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from keep import kept, remember
+
+ENVIRONMENTS = ("Hopper-v5", "HalfCheetah-v5")
+STEPS = 200_000
+POINTS = 100
+VARIANTS = {
+    "trpo": ("trpo", None),
+    "rtrpo, window 1": ("rtrpo", 1),
+    "rtrpo": ("rtrpo", None),
+    "ppo": ("ppo", None),
+    "rppo, window 1": ("rppo", 1),
+    "rppo": ("rppo", None),
+}
+"""Presets, and the window that takes the place of their own."""
+DATA = Path(__file__).with_suffix(".json")
+
+
+def curve(steps: np.ndarray, returns: np.ndarray) -> list[float]:
+    """Mean return of the episodes that ended within each hundredth of the steps; where none did, that of the hundredth before."""
+    bins = np.minimum((steps * POINTS / STEPS).astype(int), POINTS - 1)
+    means = [returns[bins == i].mean() if (bins == i).any() else np.nan for i in range(POINTS)]
+    first = next((mean for mean in means if np.isfinite(mean)), 0.0)
+    for i, mean in enumerate(means):
+        means[i] = mean if np.isfinite(mean) else (means[i - 1] if i else first)
+    return [round(float(mean), 2) for mean in means]
+
+
+def ours(env: str, name: str, window: int | None, seeds: int) -> list[list[float]]:
+    from recollect import train
+    from recollect.presets import preset
+
+    chosen = preset(name, env)
+    algorithm = chosen.algorithm if window is None else dataclasses.replace(chosen.algorithm, window=window)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # refused updates are counted in the curves
+        run = train(env, algorithm, collector=chosen.collector, policy=chosen.policy, seeds=seeds, environment_steps=STEPS, progress=False)
+    steps, returns = run.curves["environment_steps"], run.curves["return_mean"]
+    some = np.isfinite(returns)
+    return [curve(steps[i][some[i]], returns[i][some[i]]) for i in range(seeds)]
+
+
+def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
+    """Copies of the environment, and settings, as rl-baselines3-zoo has them."""
+    from torch import nn
+
+    big = dict(log_std_init=-2, ortho_init=False, activation_fn=nn.ReLU, net_arch=dict(pi=[256, 256], vf=[256, 256]))
+    trpo = dict(batch_size=128, n_steps=1024, gamma=0.99, gae_lambda=0.95, sub_sampling_factor=1)
+    trpo |= dict(cg_max_steps=25, cg_damping=0.1, n_critic_updates=20, learning_rate=1e-3)
+    hopper = dict(batch_size=32, n_steps=512, gamma=0.999, learning_rate=9.80828e-05, ent_coef=0.00229519, clip_range=0.2)
+    hopper |= dict(n_epochs=5, gae_lambda=0.99, max_grad_norm=0.7, vf_coef=0.835671, policy_kwargs=big)
+    cheetah = dict(batch_size=64, n_steps=512, gamma=0.98, learning_rate=2.0633e-05, ent_coef=0.000401762, clip_range=0.1)
+    cheetah |= dict(n_epochs=20, gae_lambda=0.92, max_grad_norm=0.8, vf_coef=0.58096, policy_kwargs=big)
+    return {
+        ("Hopper-v5", "trpo"): (2, trpo),
+        ("HalfCheetah-v5", "trpo"): (2, dict(trpo, target_kl=0.04)),
+        ("Hopper-v5", "ppo"): (1, hopper),
+        ("HalfCheetah-v5", "ppo"): (1, cheetah),
+    }[env, algorithm]
+
+
+def peer(env_name: str, algorithm: str, seed: int, copies: int | None = None):
+    """A model of Stable-Baselines3 that is ready to learn."""
+    import torch
+    from sb3_contrib import TRPO
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    usual, settings = peer_settings(env_name, algorithm)
+    if copies is not None:
+        settings = dict(settings, n_steps=usual * settings["n_steps"] // copies)
+    env = VecNormalize(make_vec_env(env_name, n_envs=copies or usual, seed=seed), gamma=settings["gamma"])
+    torch.set_num_threads(1)
+    return (PPO if algorithm == "ppo" else TRPO)("MlpPolicy", env, seed=seed, device="cpu", **settings)
+
+
+def theirs(arguments: tuple[str, str, int]) -> list[float]:
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    steps, returns = [], []
+
+    class Watch(BaseCallback):
+        def _on_step(self) -> bool:
+            for info in self.locals["infos"]:
+                if "episode" in info:
+                    steps.append(self.num_timesteps)
+                    returns.append(info["episode"]["r"])
+            return self.num_timesteps < STEPS
+
+    peer(*arguments).learn(STEPS, callback=Watch())
+    return curve(np.array(steps), np.array(returns))
+
+
+def all_of_theirs(env: str, algorithm: str, seeds: int) -> list[list[float]]:
+    """A fresh process for each seed, one for each core."""
+    with multiprocessing.get_context("spawn").Pool(maxtasksperchild=1) as pool:
+        return pool.map(theirs, [(env, algorithm, seed) for seed in range(seeds)], chunksize=1)
+
+
+def speed(rounds: int = 5) -> dict[str, list[float]]:
+    """Steps a second on 8 copies of Hopper-v5: random actions, and training without its compilation, in turns."""
+    import gymnasium as gym
+    from gymnasium.vector import SyncVectorEnv
+
+    from recollect import make, train
+    from recollect.presets import preset
+
+    env, chosen = make("Hopper-v5"), preset("rtrpo", "Hopper-v5")
+    vector, copies = env.open(8, 0), 8
+    actions = np.random.default_rng(0).uniform(-1, 1, (500, copies, 3)).astype(np.float32)
+    vector.reset(range(copies))
+    sync = SyncVectorEnv([lambda: gym.make("Hopper-v5")] * copies, autoreset_mode="SameStep")
+    sync.reset(seed=0)
+
+    def random_steps() -> float:
+        began = time.perf_counter()
+        for action in actions:
+            stepped = vector.step(action, np.ones(copies, bool))
+            ended = stepped.terminated | stepped.truncated
+            if ended.any():
+                vector.restart(ended, lambda copy: copy)
+        return len(actions) * copies / (time.perf_counter() - began)
+
+    def random_steps_of_gymnasium() -> float:
+        began = time.perf_counter()
+        for action in actions:
+            sync.step(action)
+        return len(actions) * copies / (time.perf_counter() - began)
+
+    def training() -> float:
+        run = train(env, chosen.algorithm, collector=chosen.collector, policy=chosen.policy, environment_steps=10_000, progress=False)
+        return float(run.curves["environment_steps"][0, -1] / run.clock[-1])
+
+    def peer_training(algorithm: str) -> float:
+        model = peer("Hopper-v5", algorithm, 0, copies)
+        began = time.perf_counter()
+        model.learn(8192)
+        return model.num_timesteps / (time.perf_counter() - began)
+
+    ways = {
+        "random actions, our vector": random_steps,
+        "random actions, Gymnasium's SyncVectorEnv": random_steps_of_gymnasium,
+        "training, recollect RTRPO": training,
+        "training, sb3-contrib TRPO": lambda: peer_training("trpo"),
+        "training, Stable-Baselines3 PPO": lambda: peer_training("ppo"),
+    }
+    training()  # compiles
+    found = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, measure in ways.items():
+            found[name].append(round(measure(), 1))
+    vector.close()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", choices=("ours", "peers", "speed"))
+    options = parser.parse_args()
+    wanted = lambda part: options.only in (None, part)
+    if wanted("speed"):
+        remember(DATA, "speed", speed)
+    for env in ENVIRONMENTS:
+        if wanted("peers"):
+            for name in ("trpo", "ppo"):
+                remember(DATA, f"{env}: sb3 {name}", lambda env=env, name=name: all_of_theirs(env, name, options.seeds))
+        if wanted("ours"):
+            for label, (name, window) in VARIANTS.items():
+                remember(DATA, f"{env}: {label}", lambda env=env, name=name, window=window: ours(env, name, window, options.seeds))
+    if options.only is None:
+        table()
+
+
+def table() -> None:
+    data = kept(DATA)
+    print("| environment | algorithm | seeds | final return | area under the curve | / best peer | / window 1 | / vanilla |")
+    print("|:--|:--|--:|--:|--:|--:|--:|--:|")
+    for env in ENVIRONMENTS:
+        rows = {label: np.array(data[f"{env}: {label}"]) for label in ("sb3 ppo", "sb3 trpo", *VARIANTS)}
+        area = {label: float(curves.mean()) for label, curves in rows.items()}
+        best = max(area["sb3 ppo"], area["sb3 trpo"])
+        for label, curves in rows.items():
+            reuses = label in ("rppo", "rtrpo")
+            ratios = [area[label] / area[one] for one in (f"{label}, window 1", label[1:])] if reuses else [None, None]
+            shown = " | ".join("" if ratio is None else f"{ratio:.2f}" for ratio in (area[label] / best, *ratios))
+            print(f"| {env} | {label} | {len(curves)} | {interval(curves[:, -POINTS // 10 :])} | {interval(curves)} | {shown} |")
+    print("\n| Hopper-v5, 8 copies | steps/s, median of turns | / random actions |\n|:--|--:|--:|")
+    median = {name: float(np.median(found)) for name, found in data["speed"].items()}
+    for name, rate in median.items():
+        print(f"| {name} | {rate:,.0f} | {rate / median['random actions, our vector']:.2f} |")
+
+
+def interval(curves: np.ndarray) -> str:
+    means = curves.mean(1)
+    draws = np.random.default_rng(0).choice(means, (10_000, len(means))).mean(1)
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return f"{means.mean():,.0f} ({low:,.0f} – {high:,.0f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,381 @@
+"""Environments on the host: nothing of reuse goes wrong, whichever way they come."""
+
+import multiprocessing
+import re
+import time
+
+import equinox as eqx
+import gymnasium as gym
+import hosted_envs
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hosted_envs import ACTIONS, BAD, OBSERVATIONS, Anything, Counting, Spoiled, killed
+
+from recollect import EnvironmentFailure, Episodes, Steps, host, make, train
+from recollect.advantages import Advantages
+from recollect.algorithms import RPG, RTRPO, VPG
+from recollect.cli import main
+from recollect.collect_host import HostCollector
+from recollect.defaults import Architecture, make_policy
+from recollect.envs import CartPole
+from recollect.envs.spaces import actions_of, decoder, encoder
+from recollect.normaliser import Normaliser
+from recollect.policies import Gaussian, Policy, mlp, softmax_policy
+from recollect.scores import score_matrix
+from recollect.types import flatten
+from recollect.weights import Weights
+
+PLAIN = Architecture(widths=(), normalise=False)
+
+
+def policies_of(env, seeds=1, architecture=PLAIN):
+    stack = eqx.filter_vmap(lambda key: make_policy(key, env, architecture))
+    keys = jax.random.split(jax.random.key(0), seeds)
+    return stack(keys), keys
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_observations_flatten_as_gymnasium_does(name):
+    space = OBSERVATIONS[name]
+    size, encode = encoder(space)
+    assert size == 6 == spaces.utils.flatdim(space)
+    space.seed(0)
+    for _ in range(20):
+        observation, row = space.sample(), np.empty(6, np.float32)
+        encode(observation, row)
+        np.testing.assert_allclose(row, spaces.utils.flatten(space, observation).astype(np.float32))
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_every_combination_of_spaces_trains(action):
+    for observation, space in OBSERVATIONS.items():
+        env = host(lambda space=space: Anything(space, ACTIONS[action]), name=f"{observation} and {action}")
+        run = train(env, VPG(), collector=Steps(2, 8), policy=PLAIN, iterations=2)
+        assert np.isfinite(flatten(run.policies)[0]).all()
+        assert (run.curves["return_mean"] == 6.0).all()  # 1 + 2 + 3, in every finished episode
+
+
+def test_actions_reach_the_environment_inside_its_bounds():
+    space = ACTIONS["bounded"]
+    assert actions_of(space).bounds == ((-2.0, 3.0),) * 4
+    decoded = decoder(space)(np.array([[-5.0, 0.5, 7.0, 3.0]], np.float32))
+    np.testing.assert_array_equal(decoded, [[[-2, 0.5], [3, 3]]])
+    assert space.contains(decoded[0])
+
+
+def vector_of(style):
+    return lambda count: SyncVectorEnv([Counting] * count, autoreset_mode=style)
+
+
+STYLES = {
+    "ours": lambda count: Counting,
+    "disabled": vector_of(AutoresetMode.DISABLED),
+    "same step": vector_of(AutoresetMode.SAME_STEP),
+    "next step": vector_of(AutoresetMode.NEXT_STEP),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_no_transition_crosses_the_end_of_an_episode(style):
+    seeds, copies, steps = 2, 10, 500
+    env = host(STYLES[style](seeds * copies))
+    collector = HostCollector(env, Steps(copies, steps), tuple(range(seeds)))
+    policies, keys = policies_of(env, seeds)
+    total, running = 0, np.zeros((seeds, copies))
+    for iteration in range(10):
+        found = collector(policies, keys, iteration)
+        batch, returns = jax.tree.map(np.asarray, found.batch), np.asarray(found.returns).reshape(seeds, steps, copies)
+        now, after, mask = batch.observations, batch.next_observations, batch.mask
+        np.testing.assert_array_equal(after[mask][:, 0], now[mask][:, 0])
+        np.testing.assert_array_equal(after[mask][:, 1], now[mask][:, 1] + 1)
+        np.testing.assert_array_equal(batch.times[mask], now[mask][:, 1])
+        np.testing.assert_array_equal(batch.rewards[mask], after[mask][:, 1])
+        ended = (batch.terminated | batch.truncated) & mask
+        assert not (batch.terminated & batch.truncated)[mask].any()
+        for t in range(steps):  # the returns of finished episodes, reckoned once more from the rewards
+            running += np.where(mask[:, :, t], batch.rewards[:, :, t], 0)
+            np.testing.assert_array_equal(np.isfinite(returns[:, t]), ended[:, :, t])
+            np.testing.assert_array_equal(returns[:, t][ended[:, :, t]], running[ended[:, :, t]])
+            running[ended[:, :, t]] = 0
+        total += int(np.asarray(found.environment_steps).sum())
+        assert int(mask.sum()) == int(np.asarray(found.environment_steps).sum())
+    collector.close()
+    assert total == 100_000 if style != "next step" else 90_000 < total < 100_000
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_whole_episodes(style):
+    env = host(STYLES[style](6), max_steps=30)
+    collector = HostCollector(env, Episodes(3), (0, 1))
+    policies, keys = policies_of(env, 2)
+    for iteration in range(3):
+        batch = collector(policies, keys, iteration).batch
+        ended, mask = np.asarray(batch.terminated | batch.truncated), np.asarray(batch.mask)
+        lengths = mask.sum(-1)
+        assert (mask == (np.arange(30) < lengths[..., None])).all()
+        assert ((ended & mask).sum(-1) == 1).all()
+        assert np.take_along_axis(ended, lengths[..., None] - 1, -1).all()
+        assert (np.asarray(batch.observations)[..., 0, 1] == 0).all()
+    collector.close()
+
+
+def test_a_limit_of_ours_cuts_episodes():
+    env = host(Counting, max_steps=4)
+    collector = HostCollector(env, Steps(3, 50), (0,))
+    batch = collector(*policies_of(env), 0).batch
+    collector.close()
+    times, cut = np.asarray(batch.times), np.asarray(batch.truncated)
+    assert times.max() == 3
+    assert cut[times == 3].all() or np.asarray(batch.terminated)[times == 3].any()
+
+
+class From(gym.Wrapper):
+    """CartPole that starts where it is told to."""
+
+    def __init__(self, starts):
+        super().__init__(gym.make("CartPole-v1").unwrapped)
+        self.starts = starts
+
+    def reset(self, *, seed=None, options=None):
+        self.env.reset(seed=seed)
+        self.env.unwrapped.state = np.array(next(self.starts), np.float64)
+        return np.array(self.env.unwrapped.state, np.float32), {}
+
+
+def test_the_host_gathers_what_the_compiled_engine_gathers():
+    compiled, key = CartPole(max_steps=30), jax.random.key(7)
+    policy = softmax_policy(key, 4, 2)
+    expected = eqx.filter_jit(Episodes(4))(key, compiled, policy, None, 0.99)[1]
+    starts = iter(np.asarray(expected.batch.observations[:, 0]))
+    env = host(lambda: From(starts), max_steps=30)
+    collector = HostCollector(env, Episodes(4), (0,))
+    stacked = jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, policy)
+    found = collector(stacked, key[None], 0)
+    collector.close()
+    np.testing.assert_array_equal(found.batch.mask[0], expected.batch.mask)
+    mask = np.asarray(expected.batch.mask)
+    for field in ("observations", "actions", "rewards", "next_observations", "terminated", "truncated", "times"):
+        ours, theirs = np.asarray(getattr(found.batch, field)[0])[mask], np.asarray(getattr(expected.batch, field))[mask]
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=field)
+    np.testing.assert_array_equal(np.sort(found.returns[0][np.isfinite(found.returns[0])]), np.sort(expected.returns))
+
+
+def test_the_same_seed_writes_the_same_curves(tmp_path):
+    tables = []
+    for folder in ("a", "b"):
+        flags = [
+            "--engine",
+            "gymnasium",
+            "--seeds",
+            "3",
+            "--iterations",
+            "2",
+            "--steps",
+            "16",
+            "--copies",
+            "2",
+            "--out",
+            str(tmp_path / folder),
+        ]
+        assert main(["train", "vpg", "CartPole-v1", *flags]) == 0
+        lines = (tmp_path / folder / "curves.csv").read_text().splitlines()
+        tables.append([line.rsplit(",", 1)[0] for line in lines])  # without the clock
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_broken_environment_gets_its_sentence(name):
+    make_env, message = BAD[name]
+    with pytest.raises((EnvironmentFailure, ValueError), match=message) as caught:
+        train(make_env, VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=4)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    if isinstance(caught.value, EnvironmentFailure) and caught.value.training is not None:
+        assert np.isfinite(flatten(caught.value.training.policies)[0]).all()
+
+
+def test_what_was_learned_before_a_failure_is_kept(tmp_path, capsys, monkeypatch):
+    breaks = lambda: Spoiled(hosted_envs.put(1, np.nan), at=10)
+    with pytest.raises(EnvironmentFailure) as caught:
+        train(breaks, VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=4)
+    training = caught.value.training
+    assert training.curves["return_mean"].shape == (1, 2)
+    assert int(training.curves["environment_steps"][0, -1]) == 16
+    gym.register("Breaks-v0", breaks)
+    flags = ["--seeds", "1", "--iterations", "4", "--steps", "4", "--copies", "2", "--policy.widths", "1", "--out", str(tmp_path)]
+    assert main(["train", "vpg", "Breaks-v0", *flags]) == 2
+    assert re.fullmatch(r"recollect: copy 0 of Breaks-v0, step 10: step returned the reward nan, .*\n", capsys.readouterr().err)
+    assert len((tmp_path / "curves.csv").read_text().splitlines()) == 3
+    gym.registry.pop("Breaks-v0")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: make("Hoper-v5"), "env='Hoper-v5' is unknown; did you mean 'Hopper-v5'"),
+        (lambda: make("Hopper-v5", engine="compiled"), "env='Hopper-v5' is unknown"),
+        (lambda: make("Hopper-v5", engine="fast"), "engine='fast' is unknown"),
+        (lambda: make("Hopper-v5", max_steps=0), "max_steps=0 is not a whole number"),
+        (lambda: make("Hopper-v5", max_steps=-3), "max_steps=-3 is not a whole number"),
+        (lambda: train(Counting, VPG(), iterations=1), "Counting has no time limit, and whole episodes need one"),
+        (lambda: train(vector_of(AutoresetMode.SAME_STEP)(3), VPG(), collector=Steps(2, 4), iterations=1), "a vector of 3 copies"),
+        (
+            lambda: HostCollector(host(vector_of(AutoresetMode.SAME_STEP)(2), max_steps=3), Steps(2, 4), (0,)),
+            "max_steps=3 cannot be kept by SyncVectorEnv, which resets itself",
+        ),
+        (lambda: host(vector_of(AutoresetMode.DISABLED)(2), workers=True), "workers=True needs a function"),
+    ],
+)
+def test_mistakes_are_named_at_construction(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(ValueError, match=r"pip install 'recollect\[envpool\]'"):
+        make("Hopper-v5", engine="envpool")
+
+
+def test_workers_train_and_leave_no_process_behind():
+    env = host(Counting, workers=True)
+    run = train(env, VPG(), collector=Steps(2, 8), policy=PLAIN, iterations=2)
+    apart = train(host(Counting), VPG(), collector=Steps(2, 8), policy=PLAIN, iterations=2)
+    np.testing.assert_array_equal(run.curves["return_mean"], apart.curves["return_mean"])
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_dies_is_an_error_within_ten_seconds():
+    env = host(lambda: Spoiled(killed, at=3), name="Mortal", workers=True)
+    collector = HostCollector(env, Steps(2, 8), (0,))
+    arguments = policies_of(env)
+    began = time.monotonic()
+    try:
+        with pytest.raises(EnvironmentFailure, match="Mortal, step 3: a worker process died during step"):
+            collector(*arguments, 0)
+    finally:
+        collector.close()
+    assert time.monotonic() - began < 10
+    assert not multiprocessing.active_children()
+
+
+class Exploding(gym.Wrapper):
+    """InvertedPendulum whose world is made to diverge in the fourth step of every second episode."""
+
+    def __init__(self):
+        super().__init__(gym.make("InvertedPendulum-v5", disable_env_checker=True))
+        self.episode = 0
+
+    def reset(self, **settings):
+        self.episode, self.now = self.episode + 1, 0
+        return self.env.reset(**settings)
+
+    def step(self, action):
+        self.now += 1
+        if self.now == 4 and self.episode % 2 == 0:
+            self.env.unwrapped.data.qvel[:] = 1e11
+        observation, reward, _, _, info = self.env.step(action)
+        return observation, reward, self.now == 6, False, info
+
+
+@pytest.mark.filterwarnings("ignore:.*diverged")
+def test_episodes_in_which_mujoco_reset_a_diverged_world_are_left_out():
+    env = host(Exploding, name="Exploding")
+    collector = HostCollector(env, Steps(2, 40), (0,))
+    found = collector(*policies_of(env), 0)
+    collector.close()
+    assert collector.dropped == 8
+    assert int(found.environment_steps[0]) == 80
+    assert int(found.batch.mask.sum()) == 2 * 4 * 6  # of ten steps, six are in a sound episode
+    with pytest.warns(UserWarning, match="episodes of Exploding were left out because the simulated world had diverged"):
+        train(env, VPG(), collector=Steps(2, 40), policy=PLAIN, iterations=1)
+
+
+def test_the_normaliser_moves_without_bending_importance_ratios():
+    """The weighted mean action of old data estimates the new policy's, which holds only if ratios are those of the two policies."""
+    key = jax.random.key(0)
+    observations = 5 + 2 * jax.random.normal(key, (4000, 1))
+    network = eqx.tree_at(lambda n: n.layers[-1].weight, mlp(key, 1, 1, ()), jnp.array([[0.5]]))
+    old = Policy(network, Gaussian(jnp.zeros(1)), Normaliser.fresh(1))
+    actions = jax.vmap(old.sample)(jax.random.split(key, 4000), observations)
+    log_probs = jax.vmap(old.log_prob)(observations, actions)
+    moved = old.seeing(observations, jnp.ones(4000, bool))
+    np.testing.assert_array_equal(flatten(moved)[0], flatten(old)[0])  # statistics are no parameters
+    np.testing.assert_allclose(moved.normaliser.units.mean, observations.mean(0), rtol=1e-5)
+
+    mask = jnp.ones(4000, bool)
+    target = float(jax.vmap(moved.mode)(observations).mean())
+    ours = Weights()(score_matrix(moved, observations, actions)[0] - log_probs, mask)
+    # A naive buffer keeps what the network saw, and the network itself has not changed: its ratios are all one.
+    stored = jax.vmap(old.normalise)(observations)
+    naive = Weights()(jax.vmap(lambda s, a: moved.head.log_prob(moved.network(s), a))(stored, actions) - log_probs, mask)
+    estimate = lambda weights: (
+        float((weights * actions[:, 0]).sum() / weights.sum()),
+        float(jnp.std(actions) / jnp.sqrt(weights.sum() ** 2 / (weights**2).sum())),
+    )
+    (mean, error), (naive_mean, naive_error) = estimate(ours), estimate(naive)
+    assert abs(mean - target) < 4 * error
+    assert abs(naive_mean - target) > 20 * naive_error
+
+
+def test_a_normalised_policy_learns_and_its_statistics_are_those_of_the_data():
+    run = train(Counting, RPG(window=2), collector=Steps(2, 64), policy=Architecture(widths=(4,), normalise=True), iterations=3)
+    normaliser = run.policy().normaliser
+    assert float(normaliser.seen) == 3 * 2 * 64
+    assert 2 < float(normaliser.units.mean[1]) < 15
+
+
+class Convolution(eqx.Module):
+    """A small convolution over flat observations that are images."""
+
+    filters: eqx.nn.Conv2d
+    last: eqx.nn.Linear
+    shape: tuple[int, int, int] = eqx.field(static=True)
+
+    def __init__(self, key, shape, outputs):
+        key_filters, key_last = jax.random.split(key)
+        height, width, channels = shape
+        self.filters = eqx.nn.Conv2d(channels, 2, 2, key=key_filters)
+        self.last = eqx.nn.Linear(2 * (height - 1) * (width - 1), outputs, key=key_last)
+        self.shape = shape
+
+    def __call__(self, observation):
+        image = observation.reshape(self.shape).transpose(2, 0, 1)
+        return self.last(jax.nn.relu(self.filters(image)).ravel())
+
+
+def test_a_network_of_ones_own_trains():
+    images = spaces.Box(0, 255, (4, 4, 3), np.uint8)
+    start = lambda key: Policy(Convolution(key, images.shape, 2), Gaussian(jnp.zeros(2)), Normaliser.fresh(48))
+    settings = dict(advantages=Advantages(), damping=0.1)
+    run = train(
+        lambda: Anything(images, spaces.Box(-1, 1, (2,))), RTRPO(window=2, **settings), collector=Steps(2, 8), policy=start, iterations=2
+    )
+    assert np.isfinite(flatten(run.policies)[0]).all()
+    with pytest.raises(ValueError, match=r"fisher='expected' needs a Policy with an MLP.* and not Convolution; use fisher='score'"):
+        train(
+            lambda: Anything(images, spaces.Box(-1, 1, (2,))),
+            RTRPO(fisher="expected", **settings),
+            policy=start,
+            collector=Steps(2, 8),
+            iterations=1,
+        )
+
+
+def test_envpool_steps_what_gymnasium_steps():
+    env = make("InvertedPendulum-v5", engine="envpool")
+    run = train(env, VPG(), collector=Steps(4, 32), policy=PLAIN, iterations=2)
+    assert (run.curves["return_mean"] > 2).all()
+    collector = HostCollector(env, Steps(4, 64), (0,))
+    batch = collector(*policies_of(env), 0).batch
+    collector.close()
+    mask, going = np.asarray(batch.mask[0]), np.asarray(batch.mask[0, :, :-1] & batch.mask[0, :, 1:] & ~batch.terminated[0, :, :-1])
+    np.testing.assert_array_equal(np.asarray(batch.next_observations[0, :, :-1])[going], np.asarray(batch.observations[0, :, 1:])[going])
+    assert (~mask).any()  # the steps with which EnvPool resets are no transitions
