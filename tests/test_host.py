@@ -199,7 +199,7 @@ def test_a_broken_environment_gets_its_sentence(name):
         assert np.isfinite(flatten(caught.value.training.policies)[0]).all()
 
 
-def test_what_was_learned_before_a_failure_is_kept(tmp_path, capsys, monkeypatch):
+def test_what_was_learned_before_a_failure_is_kept(tmp_path, capsys):
     breaks = lambda: Spoiled(hosted_envs.put(1, np.nan), at=10)
     with pytest.raises(EnvironmentFailure) as caught:
         train(breaks, VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=4)
@@ -286,7 +286,8 @@ class Exploding(gym.Wrapper):
 
 
 @pytest.mark.filterwarnings("ignore:.*diverged")
-def test_episodes_in_which_mujoco_reset_a_diverged_world_are_left_out():
+def test_episodes_in_which_mujoco_reset_a_diverged_world_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MuJoCo leaves a log where it is
     env = host(Exploding, name="Exploding")
     collector = HostCollector(env, Steps(2, 40), (0,))
     found = collector(*policies_of(env), 0)
@@ -370,6 +371,7 @@ def test_a_network_of_ones_own_trains():
 
 
 def test_envpool_steps_what_gymnasium_steps():
+    pytest.importorskip("envpool", reason="EnvPool takes 700 MB; pip install 'recollect[envpool]' to test with it")
     env = make("InvertedPendulum-v5", engine="envpool")
     run = train(env, VPG(), collector=Steps(4, 32), policy=PLAIN, iterations=2)
     assert (run.curves["return_mean"] > 2).all()
