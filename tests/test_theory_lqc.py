@@ -142,7 +142,7 @@ def test_theory_on_the_command_line(tmp_path, capsys):
     cases = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [(case["batch"], case["window"]) for case in cases] == [(4, 2)]
     assert {"variance_ratio", "interval", "ks_p", "seconds"} <= set(cases[0])
-    for name in ("normality.png", "approach.png", "table.csv", "verdict.txt", "settings.json"):
+    for name in ("density.png", "quantiles.png", "approach.png", "table.csv", "verdict.txt", "settings.json"):
         assert (tmp_path / name).stat().st_size > 0
 
 

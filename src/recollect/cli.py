@@ -18,6 +18,7 @@ from recollect.checks import check_name
 from recollect.collect import AbstractCollector, Draws, Episodes, Steps
 from recollect.defaults import Architecture
 from recollect.envs import ENVIRONMENTS, AbstractEnv, AbstractOracle, Engine, EnvironmentFailure, HostEnv, make
+from recollect.paper import Paper
 from recollect.plot import learning_curves
 from recollect.presets import PRESETS, default_preset, preset
 from recollect.report import summarise, table, to_json, write_curves, write_settings
@@ -31,6 +32,7 @@ usage:
   recollect train ALGORITHM ENV [flags]    train one algorithm on several seeds
   recollect compare ENV [flags]            train several algorithms on the same seeds
   recollect theory EXPERIMENT [flags]      check a theorem of the paper, with figures and pictures
+  recollect paper [FIGURE ...] [flags]     the experiments of the paper, every figure, with an answer to every claim
   recollect train ALGORITHM --help         all flags of an algorithm
   recollect compare --help                 all flags of a comparison
   recollect theory EXPERIMENT --help       all flags of an experiment
@@ -128,9 +130,11 @@ def _dispatch(words: list[str]) -> int:
     if command == "--version":
         print(f"recollect {recollect.__version__}")
         return 0
-    check_name("command", command, ("train", "compare", "theory"))
+    check_name("command", command, ("train", "compare", "theory", "paper"))
     if command == "compare":
         return _compare(rest, words)
+    if command == "paper":
+        return _paper(rest)
     if not rest or rest[0] in ("--help", "-h"):
         print(HELP, end="")
         return 0 if rest else 2
@@ -141,6 +145,32 @@ def _dispatch(words: list[str]) -> int:
     check_name("algorithm", name, ALGORITHMS)
     (chosen, _) = _parse(_training(name, flags), flags, f"recollect train {name}")
     return _execute({name: chosen}, chosen.env, chosen.run, words)
+
+
+def _paper(flags: list[str]) -> int:
+    positional = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FIGURE", help="fig1 … fig9, trpo; all if none.")]
+    kind = dataclasses.make_dataclass(
+        "PaperCommand",
+        [
+            ("figures", positional, ()),
+            *[(field.name, field.type, field.default) for field in dataclasses.fields(Paper) if field.name != "figures"],
+            ("out", Annotated[Path, tyro.conf.arg(help="Folder for pictures, tables and README.md with the answers.")], Path("runs/paper")),
+        ],
+        frozen=True,
+    )
+    kind.__doc__ = Paper.__doc__
+    chosen, _ = _parse(kind, flags, "recollect paper")
+    settings = {field.name: getattr(chosen, field.name) for field in dataclasses.fields(Paper)}
+    paper = Paper(**{**settings, "figures": chosen.figures or Paper.figures})
+    use_compilation_cache()
+    answers = paper.run(chosen.out)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for claim in answers:
+        console.print(f"[bold]{claim.verdict}[/bold]: “{claim.sentence}” ({claim.figure})")
+        for measured in claim.measured:
+            console.print(f"    {measured}", highlight=False, markup=False)
+    console.print(f"wrote {chosen.out}/README.md and the figures beside it", highlight=False, soft_wrap=True)
+    return 0
 
 
 def _theory(name: str, flags: list[str], words: list[str]) -> int:
@@ -252,7 +282,7 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
         raise stopped
     write_curves(folder / "curves.csv", runs)
     title = env_name if run.max_steps is None else f"{env_name}, at most {run.max_steps} steps"
-    learning_curves(folder / "learning_curves.png", runs, title)
+    learning_curves(folder / "learning_curves.png", {name.upper(): run.curves["return_mean"] for name, run in runs.items()}, title)
 
     summaries = {name: summarise(training) for name, training in runs.items()}
     console = Console(stderr=run.json, width=None if sys.stdout.isatty() else 120)

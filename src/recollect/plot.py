@@ -7,22 +7,20 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from recollect.report import standard_error
-from recollect.train import Training
 
 COLOURS = ("#7f7f7f", "#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
 """Distinguishable with the common kinds of colour blindness."""
 
 
-def learning_curves(path: Path, runs: Mapping[str, Training], title: str) -> None:
-    """Mean return with its standard error shaded, and the standard error itself, against the iteration."""
+def learning_curves(path: Path, curves: Mapping[str, np.ndarray], title: str) -> None:
+    """Mean return with its standard error shaded, and the standard error itself, against the iteration; curves have seeds first."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), width_ratios=(3, 2), layout="constrained")
-    seeds = len(next(iter(runs.values())).seeds)
-    for (name, run), colour in zip(runs.items(), COLOURS * len(runs), strict=False):
-        returns = run.curves["return_mean"]
+    seeds = len(next(iter(curves.values())))
+    for (name, returns), colour in zip(curves.items(), COLOURS * len(curves), strict=False):
         iterations = np.arange(1, returns.shape[1] + 1)
         with np.errstate(invalid="ignore"):
             mean, error = np.nanmean(returns, axis=0), standard_error(returns)
-        left.plot(iterations, mean, color=colour, label=name.upper())
+        left.plot(iterations, mean, color=colour, label=name)
         left.fill_between(iterations, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
         right.plot(iterations, error, color=colour)
     left.set(title=title, xlabel="iteration", ylabel="mean return of the batch")

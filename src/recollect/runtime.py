@@ -41,8 +41,8 @@ def use_compilation_cache() -> None:
 
 
 @contextlib.contextmanager
-def progress_bar(visible: bool, label: str) -> Iterator[Callable[[float, float], None]]:
-    """A bar on standard error, fed with the fraction done and the latest mean return."""
+def progress_bar(visible: bool, label: str) -> Iterator[Callable[[float, str], None]]:
+    """A bar on standard error, fed with the fraction done and a note."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -54,4 +54,4 @@ def progress_bar(visible: bool, label: str) -> Iterator[Callable[[float, float],
     )
     with Progress(*columns, console=Console(stderr=True), disable=not visible) as progress:
         task = progress.add_task(label, total=1.0, note="compiling")
-        yield lambda fraction, value: progress.update(task, completed=fraction, note=f"return {value:.1f}")
+        yield lambda fraction, note: progress.update(task, completed=fraction, note=note)

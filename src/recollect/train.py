@@ -165,7 +165,8 @@ def _run_to_limits(running, iterations, environment_steps, show) -> tuple[list[d
         ends.append(done)
         furthest = max(int(carry.environment_steps.max()) for carry in running.carries)
         returns = chunk["return_mean"][np.isfinite(chunk["return_mean"])]
-        show(max(done / (iterations or np.inf), furthest / (environment_steps or np.inf)), returns.mean() if returns.size else np.nan)
+        fraction = max(done / (iterations or np.inf), furthest / (environment_steps or np.inf))
+        show(fraction, f"return {returns.mean():.1f}" if returns.size else "")
         if _all_refused(chunks):
             break
     return chunks, np.interp(np.arange(1, done + 1), ends, times), stopped

@@ -51,7 +51,7 @@ class Normality:
         checkpoints = 1 if self.plot_every is None else max(1, self.iterations // self.plot_every)
         runs = replicate(self._cases(), self.replications, self.iterations, checkpoints, self.seed)
         rows = [row(run) for run in runs]
-        pictures = {"normality": _picture(runs)}
+        pictures = {"density": _density(runs), "quantiles": _quantiles(runs)}
         if checkpoints > 1:
             pictures["approach"] = _approach(runs)
         return Findings(rows, _verdict(rows), pictures)
@@ -121,19 +121,25 @@ def _verdict(rows: list[dict]) -> str:
     return says
 
 
-def _picture(runs: list[Replications]):
-    figure, axes = panels(2, len(runs), width=3.6, height=3.2)
-    for run, top, bottom, colour in zip(runs, axes, axes[len(runs) :], COLOURS[1:] * len(runs), strict=False):
-        errors, spread = run.errors(), np.sqrt(run.case.asymptotic_variance)
+def _density(runs: list[Replications]):
+    figure, axes = panels(1, len(runs), width=3.6, height=3.2)
+    for run, one, colour in zip(runs, axes, COLOURS[1:] * len(runs), strict=False):
+        spread = np.sqrt(run.case.asymptotic_variance)
         grid = np.linspace(-4 * spread, 4 * spread, 200)
-        top.hist(errors, bins=40, range=(grid[0], grid[-1]), density=True, color=colour, alpha=0.5, label="runs")
-        top.plot(grid, stats.norm.pdf(grid, scale=spread), color="black", linewidth=1.2, label="Theorem 2")
-        top.set(title=f"B = {run.case.batch}, K = {run.case.window}", xlabel="$E_n$")
-        quantiles = spread * stats.norm.ppf((np.arange(len(errors)) + 0.5) / len(errors))
-        bottom.plot(quantiles, np.sort(errors), ".", color=colour, markersize=3)
-        bottom.axline((0, 0), slope=1, color="black", linewidth=0.8)
-        bottom.set(xlabel="quantiles of Theorem 2", ylabel="of the runs")
+        one.hist(run.errors(), bins=40, range=(grid[0], grid[-1]), density=True, color=colour, alpha=0.5, label="runs")
+        one.plot(grid, stats.norm.pdf(grid, scale=spread), color="black", linewidth=1.2, label="Theorem 2")
+        one.set(title=f"B = {run.case.batch}, K = {run.case.window}", xlabel="$E_n$")
     axes[0].legend(frameon=False)
+    return figure
+
+
+def _quantiles(runs: list[Replications]):
+    figure, axes = panels(1, len(runs), width=3.6, height=3.2)
+    for run, one, colour in zip(runs, axes, COLOURS[1:] * len(runs), strict=False):
+        errors, spread = np.sort(run.errors()), np.sqrt(run.case.asymptotic_variance)
+        one.plot(spread * stats.norm.ppf((np.arange(len(errors)) + 0.5) / len(errors)), errors, ".", color=colour, markersize=3)
+        one.axline((0, 0), slope=1, color="black", linewidth=0.8)
+        one.set(title=f"B = {run.case.batch}, K = {run.case.window}", xlabel="quantiles of Theorem 2", ylabel="of the runs")
     return figure
 
 

@@ -1,0 +1,223 @@
+"""The figures of section 5: which cells each needs, and how it is drawn."""
+
+import abc
+import csv
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import gymnasium as gym
+import matplotlib.pyplot as plt
+import numpy as np
+
+from recollect.paper.cells import Cell, Outcome
+from recollect.paper.protocol import CARTPOLE, PENDULUM, Problem, Protocol
+from recollect.plot import COLOURS, learning_curves
+from recollect.report import standard_error
+from recollect.solve import Solver
+from recollect.theory import Normality
+from recollect.theory.findings import Findings, panels
+
+EXPLICIT = Solver("cholesky")
+"""The d×d matrix written out and factored: the O(KBd² + d³) that the paper names as its bottleneck."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How much is run: everything, or just enough to see that everything works."""
+
+    seeds: int | None = None
+    """As many as the protocol says if not given."""
+    shorten: float = 1.0
+    """What iterations are multiplied by."""
+    windows: tuple[int, ...] = (1, 10, 50, 100)
+    ppo_windows: tuple[int, ...] = (1, 2, 5)
+    timing_iterations: int = 100
+    normality: Normality = dataclasses.field(default=Normality())
+
+    def iterations(self, problem: Problem) -> int:
+        return max(2, round(problem.iterations * self.shorten))
+
+
+FULL = Scale()
+QUICK = Scale(
+    seeds=8,
+    shorten=0.08,
+    windows=(1, 10),
+    ppo_windows=(1, 2),
+    timing_iterations=3,
+    normality=Normality(cases=((5, 1), (5, 5)), replications=200, iterations=2000),
+)
+
+
+def cell(name: str, problem: Problem, protocol: Protocol, algorithm, scale: Scale, iterations: int | None = None) -> Cell:
+    kind = "cartpole" if problem is CARTPOLE else "pendulum"
+    head = f"-{protocol.head}" if problem is PENDULUM else ""
+    return Cell(
+        name=f"{protocol.optimizer}-{kind}{head}-{name}".lower(),
+        env=problem.env,
+        max_steps=problem.max_steps,
+        iterations=iterations or scale.iterations(problem),
+        episodes=protocol.episodes,
+        policy=protocol.policy(problem),
+        algorithm=algorithm,
+    )
+
+
+class AbstractFigure(abc.ABC):
+    """A figure of curves; its cells by their labels in the legend."""
+
+    title: str
+
+    @abc.abstractmethod
+    def cells(self, protocol: Protocol, scale: Scale) -> dict[str, Cell]: ...
+
+    def seeds(self, protocol: Protocol, scale: Scale) -> int:
+        return scale.seeds or protocol.seeds
+
+    def draw(self, path: Path, outcomes: Mapping[str, Outcome]) -> None:
+        """The picture, and beside it mean and standard error of every curve as CSV."""
+        returns = {label: outcome.returns for label, outcome in outcomes.items()}
+        learning_curves(path, returns, self.title)
+        with path.with_suffix(".csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["iteration", *[f"{label} {what}" for label in returns for what in ("mean", "standard error")]])
+            columns = [column for curves in returns.values() for column in (curves.mean(0), standard_error(curves))]
+            for i, row in enumerate(zip(*columns, strict=True)):
+                writer.writerow([i + 1, *[f"{number:.6g}" for number in row]])
+
+
+@dataclasses.dataclass(frozen=True)
+class FourAlgorithms(AbstractFigure):
+    """Figures 2 and 3."""
+
+    title: str
+    problem: Problem
+
+    def cells(self, protocol, scale):
+        return {name: cell(name, self.problem, protocol, algorithm, scale) for name, algorithm in protocol.gradients().items()}
+
+
+def _rnpg(protocol: Protocol, scale: Scale, window: int, fisher_window: int) -> Cell:
+    name = {(1, 1): "VNPG", (protocol.window, protocol.window): "RNPG"}.get((window, fisher_window), f"RNPG-{window}-{fisher_window}")
+    algorithm = protocol.gradients()[name] if name in ("VNPG", "RNPG") else protocol.rnpg(window, fisher_window)
+    return cell(name, CARTPOLE, protocol, algorithm, scale)
+
+
+class ReuseSizes(AbstractFigure):
+    """Figure 4."""
+
+    title = "RNPG on cartpole, K₁ = K₂ = K"
+
+    def cells(self, protocol, scale):
+        return {f"K = {window}": _rnpg(protocol, scale, window, window) for window in scale.windows}
+
+
+class GradientReuseSizes(AbstractFigure):
+    """Figure 6."""
+
+    title = "RNPG on cartpole, K₂ = 10"
+
+    def cells(self, protocol, scale):
+        windows = [window for window in scale.windows if window >= protocol.window]
+        return {f"K₁ = {window}": _rnpg(protocol, scale, window, protocol.window) for window in windows}
+
+
+class Clipped(AbstractFigure):
+    """Figure 7."""
+
+    title = "PPO (K = 1) and RPPO on cartpole"
+
+    def cells(self, protocol, scale):
+        return {f"K = {window}": cell(f"PPO-{window}", CARTPOLE, protocol, protocol.ppo(window), scale) for window in scale.ppo_windows}
+
+
+@dataclasses.dataclass(frozen=True)
+class TrustRegion(AbstractFigure):
+    """No figure of the paper: section 3.3 says that reuse extends to TRPO."""
+
+    title: str
+    problem: Problem
+
+    def cells(self, protocol, scale):
+        windows = {"TRPO": 1, "RTRPO": protocol.window}
+        return {name: cell(name, self.problem, protocol, protocol.trpo(window), scale) for name, window in windows.items()}
+
+
+class RunningTime(AbstractFigure):
+    """Figure 5."""
+
+    title = "Seconds of RNPG on cartpole, one seed"
+
+    def cells(self, protocol, scale):
+        found = {}
+        for explicit, solver in (("", Solver()), ("explicit ", EXPLICIT)):
+            for window in scale.windows:
+                for fisher_window in sorted({window, min(window, protocol.window)}):
+                    name = f"time-{explicit.strip()}{window}-{fisher_window}"
+                    algorithm = protocol.rnpg(window, fisher_window, solver)
+                    found[f"{explicit}{window} {fisher_window}"] = cell(name, CARTPOLE, protocol, algorithm, scale, scale.timing_iterations)
+        return found
+
+    def seeds(self, protocol, scale):
+        return 1
+
+    def draw(self, path, outcomes):
+        seconds = {label: outcome.seconds for label, outcome in outcomes.items()}
+        rows = [(*label.removeprefix("explicit ").split(), label.startswith("explicit"), value) for label, value in seconds.items()]
+        rows = [(int(window), int(fisher), explicit, value) for window, fisher, explicit, value in rows]
+        small = min(fisher for window, fisher, _, _ in rows if window == max(row[0] for row in rows))
+        figure, axes = panels(1, 2)
+        for one, (title, chosen) in zip(
+            axes,
+            {"(a) K₁ = K₂ = K": lambda w, f: w == f, f"(b) K₂ = min(K, {small})": lambda w, f: f == min(w, small)}.items(),
+            strict=True,
+        ):
+            for explicit, label, colour in ((False, "ours", COLOURS[1]), (True, "explicit matrix", COLOURS[3])):
+                points = sorted((w, value) for w, f, e, value in rows if e == explicit and chosen(w, f))
+                one.plot(*zip(*points, strict=True), marker="o", color=colour, label=label)
+            one.set(title=title, xlabel="reuse size K", ylabel="seconds", ylim=(0, None))
+        axes[0].legend(frameon=False)
+        figure.savefig(path, dpi=150)
+        plt.close(figure)
+        with path.with_suffix(".csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["K1", "K2", "solver", "seconds"])
+            writer.writerows([w, f, "explicit" if e else "ours", f"{value:.4g}"] for w, f, e, value in rows)
+
+
+CURVES: dict[str, AbstractFigure] = {
+    "fig2": FourAlgorithms("cartpole, at most 200 steps", CARTPOLE),
+    "fig3": FourAlgorithms("inverted pendulum, at most 500 steps", PENDULUM),
+    "fig4": ReuseSizes(),
+    "fig5": RunningTime(),
+    "fig6": GradientReuseSizes(),
+    "fig7": Clipped(),
+    "trpo": TrustRegion("TRPO on cartpole", CARTPOLE),
+    "trpo-pendulum": TrustRegion("TRPO on the inverted pendulum", PENDULUM),
+}
+FIGURES = ("fig1", *[name for name in CURVES if name < "fig8"], "fig8", "fig9", "trpo", "trpo-pendulum")
+"""In the paper's order; 8 and 9 come from the theory laboratory."""
+
+
+def frames(path: Path) -> None:
+    """Figure 1: both tasks as Gymnasium renders them."""
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
+    for one, name, title in zip(axes, ("CartPole-v1", "InvertedPendulum-v5"), ("cartpole", "inverted pendulum"), strict=True):
+        env = gym.make(name, render_mode="rgb_array")
+        env.reset(seed=0)
+        for _ in range(4):
+            env.step(env.action_space.sample() * 0)
+        one.imshow(np.asarray(env.render()))
+        env.close()
+        one.set(title=title)
+        one.axis("off")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def densities(folder: Path, findings: Findings) -> None:
+    """Figures 8 and 9, and their table."""
+    for name, picture in zip(("fig8", "fig9"), (findings.pictures["density"], findings.pictures["quantiles"]), strict=True):
+        picture.savefig(folder / f"{name}.png", dpi=150)
+        plt.close(picture)
