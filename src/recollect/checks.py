@@ -34,12 +34,13 @@ def check_count(field: str, value, remedy: str = "give a whole number of at leas
         raise ValueError(f"{field}={value!r} is not a whole number of at least 1; {remedy}.")
 
 
-def check_name(field: str, value, names: Iterable[str]) -> None:
-    """Raise unless `value` is one of `names`, with the nearest of them in the message."""
+def check_name(field: str, value, names: Iterable[str], others: Iterable[str] = (), source: str = "") -> None:
+    """Raise unless `value` is one of `names` or of `others`, which are too many to list and come from a `source`."""
     names = list(names)
-    if value in names:
+    known = {name.lower(): name for name in (*names, *others)}
+    if value in known.values():
         return
-    near = difflib.get_close_matches(str(value).lower(), [name.lower() for name in names], n=1, cutoff=0.5)
-    original = {name.lower(): name for name in names}
-    hint = f"did you mean {original[near[0]]!r}? " if near else ""
-    raise ValueError(f"{field}={value!r} is unknown; {hint}choose from {', '.join(map(repr, names))}.")
+    near = difflib.get_close_matches(str(value).lower(), known, n=1, cutoff=0.5)
+    hint = f"did you mean {known[near[0]]!r}? " if near else ""
+    listed = ", ".join([*map(repr, names), *([source] if source else [])])
+    raise ValueError(f"{field}={value!r} is unknown; {hint}choose from {listed}.")

@@ -43,7 +43,7 @@ def make(name: str, *, engine: str = "auto", workers: bool = False, **settings) 
         check_name("env", name, ENVIRONMENTS)
         return ENVIRONMENTS[name](**settings)
     if engine == "auto" and name not in gym.registry and ":" not in name:
-        check_name("env", name, [*ENVIRONMENTS, *gym.registry])
+        check_name("env", name, ENVIRONMENTS, gym.registry, "and all that Gymnasium knows")
     return host_by_name(name, "gymnasium" if engine == "auto" else engine, workers=workers, **settings)
 
 

@@ -397,7 +397,7 @@ def host_by_name(name: str, engine: str, max_steps: int | None = None, workers: 
         probe.close()
         return HostEnv(name, None, *spaces, limit, envpool=name)
     if name not in gym.registry and ":" not in name:
-        check_name("env", name, gym.registry)
+        check_name("env", name, (), gym.registry, "the names that Gymnasium knows")
     return host(_ById(name, max_steps), name=name, max_steps=max_steps, workers=workers)
 
 
@@ -431,7 +431,7 @@ def _envpool(name: str, count: int, seed: int, max_steps: int | None) -> Any:
         import envpool
     except ImportError:
         raise ValueError("engine='envpool' needs a package that is not installed; pip install 'recollect[envpool]'.") from None
-    check_name("env", name, envpool.list_all_envs())
+    check_name("env", name, (), envpool.list_all_envs(), "the names that EnvPool knows")
     return envpool.make_gymnasium(
         name, num_envs=count, seed=seed % 2**31, **({} if max_steps is None else dict(max_episode_steps=max_steps))
     )
