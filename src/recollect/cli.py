@@ -22,7 +22,7 @@ from recollect.paper import Paper
 from recollect.plot import learning_curves
 from recollect.presets import PRESETS, default_preset, preset
 from recollect.report import summarise, table, to_json, write_curves, write_settings
-from recollect.runtime import use_compilation_cache
+from recollect.runtime import compile_quickly, use_compilation_cache
 from recollect.theory import EXPERIMENTS
 from recollect.train import train
 
@@ -162,6 +162,8 @@ def _paper(flags: list[str]) -> int:
     chosen, _ = _parse(kind, flags, "recollect paper")
     settings = {field.name: getattr(chosen, field.name) for field in dataclasses.fields(Paper)}
     paper = Paper(**{**settings, "figures": chosen.figures or Paper.figures})
+    if paper.quick:
+        compile_quickly()
     use_compilation_cache()
     answers = paper.run(chosen.out)
     console = Console(width=None if sys.stdout.isatty() else 160)

@@ -40,6 +40,12 @@ def use_compilation_cache() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
+def compile_quickly() -> None:
+    """Plain and quick machine code from now on, for runs that last seconds; only before JAX has computed anything."""
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+    os.environ["XLA_FLAGS"] = f"{quick} {os.environ.get('XLA_FLAGS', '')}"
+
+
 @contextlib.contextmanager
 def progress_bar(visible: bool, label: str) -> Iterator[Callable[[float, str], None]]:
     """A bar on standard error, fed with the fraction done and a note."""
