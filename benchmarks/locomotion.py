@@ -15,27 +15,17 @@ Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs th
 """
 
 import argparse
-import dataclasses
-import multiprocessing
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 from keep import kept, remember
+from variants import VARIANTS, in_processes, variant
 
 ENVIRONMENTS = ("Hopper-v5", "HalfCheetah-v5")
 STEPS = 200_000
 POINTS = 100
-VARIANTS = {
-    "trpo": ("trpo", None),
-    "rtrpo, window 1": ("rtrpo", 1),
-    "rtrpo": ("rtrpo", None),
-    "ppo": ("ppo", None),
-    "rppo, window 1": ("rppo", 1),
-    "rppo": ("rppo", None),
-}
-"""Presets, and the window that takes the place of their own."""
 DATA = Path(__file__).with_suffix(".json")
 
 
@@ -51,13 +41,19 @@ def curve(steps: np.ndarray, returns: np.ndarray) -> list[float]:
 
 def ours(env: str, name: str, window: int | None, seeds: int) -> list[list[float]]:
     from recollect import train
-    from recollect.presets import preset
 
-    chosen = preset(name, env)
-    algorithm = chosen.algorithm if window is None else dataclasses.replace(chosen.algorithm, window=window)
+    chosen = variant(env, name, window)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # refused updates are counted in the curves
-        run = train(env, algorithm, collector=chosen.collector, policy=chosen.policy, seeds=seeds, environment_steps=STEPS, progress=False)
+        run = train(
+            env,
+            chosen.algorithm,
+            collector=chosen.collector,
+            policy=chosen.policy,
+            seeds=seeds,
+            environment_steps=STEPS,
+            progress=False,
+        )
     steps, returns = run.curves["environment_steps"], run.curves["return_mean"]
     some = np.isfinite(returns)
     return [curve(steps[i][some[i]], returns[i][some[i]]) for i in range(seeds)]
@@ -113,12 +109,6 @@ def theirs(arguments: tuple[str, str, int]) -> list[float]:
 
     peer(*arguments).learn(STEPS, callback=Watch())
     return curve(np.array(steps), np.array(returns))
-
-
-def all_of_theirs(env: str, algorithm: str, seeds: int) -> list[list[float]]:
-    """A fresh process for each seed, one for each core."""
-    with multiprocessing.get_context("spawn").Pool(maxtasksperchild=1) as pool:
-        return pool.map(theirs, [(env, algorithm, seed) for seed in range(seeds)], chunksize=1)
 
 
 def speed(rounds: int = 5) -> dict[str, list[float]]:
@@ -188,7 +178,11 @@ def main() -> None:
     for env in ENVIRONMENTS:
         if wanted("peers"):
             for name in ("trpo", "ppo"):
-                remember(DATA, f"{env}: sb3 {name}", lambda env=env, name=name: all_of_theirs(env, name, options.seeds))
+                remember(
+                    DATA,
+                    f"{env}: sb3 {name}",
+                    lambda env=env, name=name: in_processes(theirs, [(env, name, seed) for seed in range(options.seeds)]),
+                )
         if wanted("ours"):
             for label, (name, window) in VARIANTS.items():
                 remember(DATA, f"{env}: {label}", lambda env=env, name=name, window=window: ours(env, name, window, options.seeds))

@@ -13,14 +13,13 @@ Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs th
 """
 
 import argparse
-import dataclasses
-import multiprocessing
 import warnings
 from collections import deque
 from pathlib import Path
 
 import numpy as np
 from keep import kept, remember
+from variants import VARIANTS, in_processes, variant
 
 TASKS = {
     "cartpole-500": ("CartPole-v1", 500, 475.0, 100_000),
@@ -28,34 +27,20 @@ TASKS = {
     "pendulum": ("InvertedPendulum-v5", 1000, 950.0, 200_000),
 }
 """Environment, time limit, threshold and budget of steps."""
-VARIANTS = {
-    "ppo": ("ppo", None),
-    "rppo, window 1": ("rppo", 1),
-    "rppo": ("rppo", None),
-    "trpo": ("trpo", None),
-    "rtrpo, window 1": ("rtrpo", 1),
-    "rtrpo": ("rtrpo", None),
-}
-"""Presets, and the window that takes the place of their own."""
 DATA = Path(__file__).with_suffix(".json")
 
 
 def ours(task: str, name: str, window: int | None, seeds: int) -> np.ndarray:
     """Steps to the threshold of every seed, infinite where it was missed."""
     from recollect import make, train
-    from recollect.presets import preset
 
     env, max_steps, threshold, budget = TASKS[task]
-    chosen = preset(name, env)
-    algorithm = chosen.algorithm
-    if window is not None:
-        narrow = {field: window for field in ("window", "fisher_window") if hasattr(algorithm, field)}
-        algorithm = dataclasses.replace(algorithm, **narrow)
+    chosen = variant(env, name, window)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # refused updates are counted in the curves
         run = train(
             make(env, max_steps=max_steps),
-            algorithm,
+            chosen.algorithm,
             collector=chosen.collector,
             policy=chosen.policy,
             seeds=seeds,
@@ -131,12 +116,6 @@ def theirs(arguments: tuple[str, str, int]) -> float:
     return watch.hit
 
 
-def all_of_theirs(task: str, algorithm: str, seeds: int) -> list[float]:
-    """A fresh process for each seed, one for each core."""
-    with multiprocessing.get_context("spawn").Pool(maxtasksperchild=1) as pool:
-        return pool.map(theirs, [(task, algorithm, seed) for seed in range(seeds)], chunksize=1)
-
-
 def middle_mean(values: np.ndarray) -> float:
     """Interquartile mean, with fractional weights at the edges of the middle half."""
     values, n = np.sort(values), len(values)
@@ -154,7 +133,10 @@ def main() -> None:
     for task in options.tasks:
         if options.only != "ours":
             for name in ("ppo", "trpo"):
-                remember(DATA, f"{task}: sb3 {name}", lambda task=task, name=name: whole(all_of_theirs(task, name, options.peer_seeds)))
+                measure = lambda task=task, name=name: whole(
+                    in_processes(theirs, [(task, name, seed) for seed in range(options.peer_seeds)])
+                )
+                remember(DATA, f"{task}: sb3 {name}", measure)
         if options.only != "peers":
             for label, (name, window) in VARIANTS.items():
                 measure = lambda task=task, name=name, window=window: whole(ours(task, name, window, options.seeds))

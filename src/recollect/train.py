@@ -143,9 +143,13 @@ def _training(running, chunks: list[dict[str, np.ndarray]], clock: np.ndarray, s
     curves["environment_steps"] = np.where(np.isnan(steps), np.nan, np.nancumsum(steps, axis=1, dtype=np.float64))
     _warn_of_refusals(curves["refused"], seeds)
     running.warn()
-    join = lambda *parts: jnp.concatenate(parts)[: len(seeds)] if eqx.is_array(parts[0]) else parts[0]
-    policies = jax.tree.map(join, *[carry.state.policy for carry in running.carries])
-    return Training(policies, seeds, curves, clock, compile_seconds)
+    return Training(_policies(running.carries, len(seeds)), seeds, curves, clock, compile_seconds)
+
+
+def _policies(carries: Sequence[Carry], seeds: int) -> AbstractPolicy:
+    """The policies of all seeds, stacked, without those that fill up the last share."""
+    join = lambda *parts: jnp.concatenate(parts)[:seeds] if eqx.is_array(parts[0]) else parts[0]
+    return jax.tree.map(join, *[carry.state.policy for carry in carries])
 
 
 def _run_to_limits(running, iterations, environment_steps, show) -> tuple[list[dict[str, np.ndarray]], np.ndarray, BaseException | None]:
@@ -219,20 +223,20 @@ class _HostRun:
             self.carries = [self._start(algorithm, policy, shown, keys) for keys in shares]
             collected = [jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.keys), *x.shape)), shown)] * len(streams)
             self._learn(shares[0], self.carries[0], self._share(collected, 0), 0)  # compiles; what it gives is not used
-            self.collectors[0].warm_up(self._policies(), self.keys)
+            self.collectors[0].warm_up(_policies(self.carries, len(seeds)), self.keys)
         except BaseException:
             self.close()
             raise
 
     def _start(self, algorithm, policy, shown: Collected, keys: Key[Array, " seed"]) -> Carry:
-        key_policies = [_policy_key(key) for key in keys]
+        key_policies = [_starting_keys(key)[0] for key in keys]
         policies = [make_policy(key, self.env, policy) for key in key_policies]
         stacked = jax.tree.map(lambda *parts: jnp.stack(parts) if eqx.is_array(parts[0]) else parts[0], *policies)
         return _start_host(algorithm, stacked, shown, jnp.stack(key_policies))
 
     def advance(self, first: int, count: int) -> list[dict[str, np.ndarray]]:
         del count
-        policies = self._policies()
+        policies = _policies(self.carries, len(self.collectors[0].seeds))
         keys = [_iteration_keys(self.keys, jnp.array(first), stream) for stream in range(len(self.collectors))]
         collected = [collector(policies, key, first) for collector, key in zip(self.collectors, keys, strict=True)]
         shares = [self._share(collected, i) for i in range(len(self.shares))]
@@ -246,12 +250,6 @@ class _HostRun:
     def _share(self, collected, index):
         size = len(self.shares[0])
         return jax.tree.map(lambda x: x[index * size : (index + 1) * size], collected)
-
-    def _policies(self) -> AbstractPolicy:
-        """The policies of all seeds, stacked."""
-        real = len(self.collectors[0].seeds)
-        join = lambda *parts: jnp.concatenate(parts)[:real] if eqx.is_array(parts[0]) else parts[0]
-        return jax.tree.map(join, *[carry.state.policy for carry in self.carries])
 
     def warn(self) -> None:
         dropped = sum(collector.dropped for collector in self.collectors)
@@ -271,8 +269,7 @@ def _start_seeds(problem, policy, keys: Key[Array, " seed"]) -> Carry:
     algorithm, env, collector, _ = problem
 
     def one(key):
-        _, key_collect, key_fisher = jax.random.split(jax.random.fold_in(key, 0), 3)
-        key_policy = _policy_key(key)
+        key_policy, key_collect, key_fisher = _starting_keys(key)
         start = make_policy(key_policy, env, policy)
         collecting, fisher_collecting = collector.init(key_collect, env), collector.init(key_fisher, env)
         collected = jax.eval_shape(lambda: collector(key_collect, env, start, collecting, algorithm.discount)[1])
@@ -287,9 +284,9 @@ def _start_seeds_host(algorithm, policies: AbstractPolicy, shown: Collected, key
     return eqx.filter_vmap(fresh, in_axes=(eqx.if_array(0), 0))(policies, keys)
 
 
-def _policy_key(key: PRNGKeyArray) -> PRNGKeyArray:
-    """What the first policy of a seed is drawn with."""
-    return jax.random.split(jax.random.fold_in(key, 0), 3)[0]
+def _starting_keys(key: PRNGKeyArray) -> Key[Array, "3"]:
+    """For the first policy of a seed, its environments, and those of the independent batch of the Fisher matrix."""
+    return jax.random.split(jax.random.fold_in(key, 0), 3)
 
 
 def _fresh(algorithm, start: AbstractPolicy, batch: Batch, key_policy, collecting=None, fisher_collecting=None) -> Carry:

@@ -20,6 +20,7 @@ from recollect.paper.cells import Outcome, chunks, outcome
 from recollect.paper.figures import CURVES, FIGURES, FULL, QUICK, densities, frames
 from recollect.paper.protocol import PROTOCOLS
 from recollect.paper.verdicts import Claim, claims
+from recollect.report import standard_error
 from recollect.runtime import progress_bar
 
 MINUTES = "minutes.json"
@@ -135,7 +136,7 @@ def _diagnostics(outcomes: Mapping[str, Outcome]) -> list[str]:
     lines += ["|:--|--:|--:|--:|--:|--:|--:|"]
     for label, one in outcomes.items():
         by_age = one.curves["ess_by_age"][:, one.returns.shape[1] // 2 :].mean((0, 1))
-        spread = one.returns.std(0, ddof=1).mean() / np.sqrt(len(one.returns)) if len(one.returns) > 1 else np.nan
+        spread = standard_error(one.returns).mean()
         weight, refused = np.median(one.curves["max_weight"]), int((one.curves["refused"] > 0).sum())
         lines.append(
             f"| {label} | {one.returns.mean():.1f} | {spread:.2f} | {by_age[0]:.0f} | {by_age[-1]:.0f} | {weight:.3g} | {refused} |"
