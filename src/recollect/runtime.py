@@ -5,7 +5,9 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import equinox as eqx
 import jax
 import scipy.linalg  # noqa: F401  brings in the BLAS that JAX factors matrices with, so that it can be told
 from rich.console import Console
@@ -38,6 +40,16 @@ def use_compilation_cache() -> None:
     if mine and not folder.is_symlink():
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def jit(function: Callable) -> Callable:
+    """`eqx.filter_jit` at level 1, which takes two thirds of the time to compile; its programs measured as fast.
+
+    A level that the user has set in XLA_FLAGS is the user's.
+    """
+    level = "xla_backend_optimization_level"
+    options: Any = {} if level in os.environ.get("XLA_FLAGS", "") else dict(compiler_options={level: 1})
+    return eqx.filter_jit(function, **options)
 
 
 def compile_quickly() -> None:

@@ -32,7 +32,7 @@ from recollect.collect_host import HostCollector
 from recollect.defaults import Start, check_fit, make_policy
 from recollect.envs import AbstractEnv, AbstractOracle, EnvironmentFailure, HostEnv, host, make
 from recollect.policies import AbstractPolicy
-from recollect.runtime import one_blas_thread, progress_bar, use_compilation_cache
+from recollect.runtime import jit, one_blas_thread, progress_bar, use_compilation_cache
 from recollect.types import Batch, traced_floats
 
 CHUNK_ITERATIONS = 10
@@ -319,11 +319,9 @@ def _run(problem, keys: Key[Array, " seed"], carry: Carry, first: Int[Array, ""]
     return eqx.combine(arrays, rest), curves
 
 
-# Level 1 takes two thirds of the time to compile, and its programs measured as fast.
-_quick: Any = dict(compiler_options={"xla_backend_optimization_level": 1})
-_start = eqx.filter_jit(_start_seeds, **_quick)
-_advance = eqx.filter_jit(_run, **_quick)
-_start_host = eqx.filter_jit(_start_seeds_host, **_quick)
+_start = jit(_start_seeds)
+_advance = jit(_run)
+_start_host = jit(_start_seeds_host)
 
 
 def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int[Array, ""]) -> tuple[Carry, dict[str, Array]]:
@@ -393,7 +391,7 @@ def _learn_from_host(problem, keys: Key[Array, " seed"], carry: Carry, collected
     return _learn(algorithm, None, limits, keys, carry, arrays, found[0], found[1] if len(found) > 1 else None, index)
 
 
-_learn_host = eqx.filter_jit(_learn_from_host, **_quick)
+_learn_host = jit(_learn_from_host)
 
 
 def _latest(returns: Float[Array, " ending"]) -> Float[Array, " recent"]:

@@ -1,29 +1,22 @@
 """Section 5 of the paper with one command: every figure at full scale, and an answer to every claim.
 
-`protocol` has the settings, `cells` runs them and keeps what is finished, `figures` draws, `verdicts` answers.
+`protocol` has the settings, `cells` runs them and keeps what is finished, `figures` draws, `verdicts` answers, `page` writes it all down.
 """
 
-import csv
 import dataclasses
-import json
 import sys
-import time
-from collections.abc import Mapping, Sequence
+import warnings
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from gymnasium.error import DependencyNotInstalled
 
 from recollect.checks import check_count, check_name
-from recollect.paper.cells import Outcome, chunks, outcome
-from recollect.paper.figures import CURVES, FIGURES, FULL, QUICK, densities, frames
+from recollect.envs import ENGINES
+from recollect.paper.cells import AbstractCell, TheoryCell, finish
+from recollect.paper.figures import CURVES, FIGURES, FULL, QUICK, densities, frames, fresh_cells
+from recollect.paper.fresh import draw_fresh, fresh_table
+from recollect.paper.page import page, write_seeds
 from recollect.paper.protocol import PROTOCOLS
 from recollect.paper.verdicts import Claim, claims
-from recollect.report import standard_error
 from recollect.runtime import progress_bar
-
-MINUTES = "minutes.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +24,7 @@ class Paper:
     """Reproduce the experiments of the paper. Finished parts are kept in the folder: a run that was stopped goes on where it was."""
 
     figures: tuple[str, ...] = FIGURES
-    """Which: fig1 to fig9, trpo, trpo-pendulum; all if not given."""
+    """Which: fig1 to fig9, trpo, trpo-pendulum, why (not in a quick run); all if not given."""
     protocol: str = "sgd"
     """How the text is read: sgd (the main one), adam, sgd-gaussian, adam-gaussian."""
     quick: bool = False
@@ -45,100 +38,56 @@ class Paper:
         for name in self.figures:
             check_name("figures", name, FIGURES)
         check_name("protocol", self.protocol, PROTOCOLS)
+        check_name("engine", self.engine, ENGINES)
         if self.seeds is not None:
             check_count("seeds", self.seeds)
 
     def run(self, folder: Path) -> list[Claim]:
-        """Pictures, tables and README.md with the answers in `folder`."""
-        protocol = PROTOCOLS[self.protocol]
-        scale = dataclasses.replace(QUICK if self.quick else FULL, **({} if self.seeds is None else dict(seeds=self.seeds)))
+        """Pictures, tables and README.md in `folder`, with answers to the claims that everything finished there can answer."""
+        protocol, scale = PROTOCOLS[self.protocol], QUICK if self.quick else FULL
+        scale = dataclasses.replace(scale, engine=self.engine, seeds=self.seeds or scale.seeds)
         place = folder if self.protocol == next(iter(PROTOCOLS)) else folder / self.protocol
         place.mkdir(parents=True, exist_ok=True)
-        minutes = json.loads((place / MINUTES).read_text()) if (place / MINUTES).exists() else {}
-        plan = {name: CURVES[name].cells(protocol, scale) for name in self.figures if name in CURVES}
-        total = sum(len(chunks(CURVES[name].seeds(protocol, scale))) for name, cells in plan.items() for _ in cells)
-        theory = [name for name in ("fig8", "fig9") if name in self.figures]
-        outcomes: dict[str, dict[str, Outcome]] = {}
-        rows: Sequence[Mapping[str, Any]] | None = None
-        finished = 0
+        kept, plan = place / "cells", {name: figure.cells(protocol, scale) for name, figure in CURVES.items()}
+        theory, fresh = TheoryCell(scale.normality), fresh_cells(protocol, scale)
+        if "fig1" in self.figures:
+            self._frames(place / "fig1.png")
+        # Figures share cells, hence by name. A quick run is too short to tell times.
+        wanted = {cell.name: (cell, CURVES[name].timed) for name in self.figures if name in plan for cell in plan[name].values()}
+        together: list[AbstractCell] = [cell for cell, timed in wanted.values() if not timed or self.quick]
+        alone = [cell for cell, timed in wanted.values() if timed and not self.quick]
+        if "fig8" in self.figures or "fig9" in self.figures:
+            together.append(theory)
+        if "why" in self.figures and not self.quick:
+            together += fresh.values()
         with progress_bar(sys.stderr.isatty(), "paper") as show:
-
-            def done(name: str) -> None:
-                nonlocal finished
-                finished += 1
-                show(finished / (total + bool(theory)), name)
-
-            if "fig1" in self.figures:
-                self._frames(place / "fig1.png")
-            for name, cells in plan.items():
-                began, figure = time.perf_counter(), CURVES[name]
-                seeds = figure.seeds(protocol, scale)
-                outcomes[name] = {label: outcome(cell, seeds, place / "cells", self.engine, done) for label, cell in cells.items()}
-                figure.draw(place / f"{name}.png", outcomes[name])
-                for label, cell in cells.items():
-                    _write_seeds(place / "curves" / f"{cell.name}.csv", outcomes[name][label])
-                # What was kept took its time in an earlier run.
-                took = sum(one.seconds + one.compile_seconds for one in outcomes[name].values())
-                minutes[name] = round(max(took, time.perf_counter() - began) / 60, 2)
-            if theory:
-                began = time.perf_counter()
-                findings = scale.normality.run()
-                densities(place, findings)
-                rows = findings.rows
-                minutes["fig8"] = round((time.perf_counter() - began) / 60, 2)
-                done("fig8")
-        (place / MINUTES).write_text(json.dumps(minutes, indent=1) + "\n")
+            finish(together, alone, kept, lambda share: show(share, f"of {len(wanted)} curves"))
+        outcomes, rows = {}, None
+        for name, cells in plan.items():
+            if all(cell.finished(kept) for cell in cells.values()):
+                outcomes[name] = {label: cell.outcome(kept) for label, cell in cells.items()}
+                CURVES[name].draw(place / f"{name}.png", outcomes[name])
+                if not CURVES[name].timed:
+                    for label, cell in cells.items():
+                        write_seeds(place / "curves" / f"{cell.name}.csv", outcomes[name][label])
+        if theory.finished(kept):
+            findings = theory.findings(kept)
+            rows = findings.rows
+            densities(place, findings)
+        compared = all(cell.finished(kept) for cell in fresh.values())
+        if compared:
+            draw_fresh(place / "why.png", fresh, kept)
         answers = claims(outcomes, rows)
-        (place / "README.md").write_text(page(self, answers, outcomes, minutes))
+        drawn = [name for name in FIGURES if (place / f"{name}.png").exists()]
+        (place / "README.md").write_text(page(self.protocol, answers, outcomes, rows, fresh_table(fresh, kept) if compared else [], drawn))
         return answers
 
-    @staticmethod
-    def _frames(path: Path) -> None:
+    def _frames(self, path: Path) -> None:
+        """Rendering needs packages, and a driver for OpenGL, that the experiments do without."""
         try:
             frames(path)
-        except (DependencyNotInstalled, ImportError) as error:
-            raise ValueError(f"fig1 renders both tasks and needs packages for it; pip install 'recollect[paper]' ({error}).") from error
-
-
-def _write_seeds(path: Path, found: Outcome) -> None:
-    """Returns of every seed, an iteration a row."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["iteration", *range(len(found.returns))])
-        writer.writerows([i + 1, *[f"{value:.6g}" for value in column]] for i, column in enumerate(found.returns.T))
-
-
-def page(paper: Paper, answers: Sequence[Claim], outcomes: Mapping[str, Mapping[str, Outcome]], minutes: Mapping[str, float]) -> str:
-    """The answers, the figures and what old data was worth, as Markdown."""
-    lines = [
-        "# The paper's experiments",
-        f"Written by `recollect paper`, protocol `{paper.protocol}`. Intervals: 95 %, paired-seed bootstrap (χ² for variances).",
-        "A claim *holds* if every comparison has its interval on the claimed side, *does not hold* if none has, else it *depends*.",
-        "",
-        "| claim | figure | measured | answer |",
-        "|:--|:--|:--|:--|",
-    ]
-    lines += [f"| “{one.sentence}” | {one.figure} | {'<br>'.join(map(str, one.measured))} | **{one.verdict}** |" for one in answers]
-    for name in FIGURES:
-        if name in outcomes:
-            lines += ["", f"## {name}: {CURVES[name].title}", "", f"![{name}]({name}.png)", "", f"{minutes[name]:.1f} minutes."]
-            if name != "fig5":
-                lines += ["", *_diagnostics(outcomes[name])]
-        elif name in paper.figures:
-            lines += ["", f"## {name}", "", f"![{name}]({name}.png)"]
-    return "\n".join(lines) + "\n"
-
-
-def _diagnostics(outcomes: Mapping[str, Outcome]) -> list[str]:
-    """What the weights looked like."""
-    lines = ["| curve | area under the curve | standard error | sample size worth, newest | oldest | largest weight (median) | refused |"]
-    lines += ["|:--|--:|--:|--:|--:|--:|--:|"]
-    for label, one in outcomes.items():
-        by_age = one.curves["ess_by_age"][:, one.returns.shape[1] // 2 :].mean((0, 1))
-        spread = standard_error(one.returns).mean()
-        weight, refused = np.median(one.curves["max_weight"]), int((one.curves["refused"] > 0).sum())
-        lines.append(
-            f"| {label} | {one.returns.mean():.1f} | {spread:.2f} | {by_age[0]:.0f} | {by_age[-1]:.0f} | {weight:.3g} | {refused} |"
-        )
-    return lines
+        except Exception as error:
+            says = f"fig1 cannot be rendered here ({type(error).__name__}: {error}); pip install 'recollect[paper]', or set MUJOCO_GL."
+            if self.figures == ("fig1",):
+                raise ValueError(says) from error
+            warnings.warn(says, stacklevel=2)

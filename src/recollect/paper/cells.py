@@ -1,9 +1,10 @@
-"""Cells: one algorithm with one setting on one problem, run in chunks of seeds that are kept, so that a run can stop and go on."""
+"""Cells: what is run, in chunks that are kept, so that a run can stop and go on."""
 
+import abc
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +15,84 @@ from recollect.collect import Episodes
 from recollect.defaults import Architecture
 from recollect.envs import make
 from recollect.report import to_json
+from recollect.theory import Normality
+from recollect.theory.findings import Findings
+from recollect.theory.replicate import Replications
 from recollect.train import train
+from recollect.workers import on_every_core
 
 CHUNK_SEEDS = 10
-KEPT = ("return_mean", "environment_steps", "ess", "ess_by_age", "max_weight", "refused")
-"""Curves that figures and verdicts look at."""
+CURVES = (
+    "return_mean",
+    "environment_steps",
+    "ess",
+    "ess_by_age",
+    "max_weight",
+    "gradient_norm",
+    "direction_norm",
+    "kl",
+    "silenced_by_age",
+    "refused",
+)
+"""What is kept of every iteration."""
+REPLICATIONS = ("iterations", "shifts", "refused", "seconds")
+"""What is kept of every case of the theory laboratory: fields of `Replications`."""
+
+
+class AbstractCell(abc.ABC):
+    """A piece of work that leaves files."""
+
+    @property
+    @abc.abstractmethod
+    def work(self) -> int:
+        """About how much it is, in units of a microsecond."""
+
+    @abc.abstractmethod
+    def files(self, folder: Path) -> list["File"]: ...
+
+    @abc.abstractmethod
+    def compute(self, seeds: Sequence[int]) -> Mapping[str, Any]: ...
+
+    def finish(self, folder: Path) -> None:
+        """Compute what is missing, and keep it."""
+        for file in self.files(folder):
+            if not file.fits():
+                file.path.unlink(missing_ok=True)
+                file.keep(self.compute(file.seeds))
+
+    def finished(self, folder: Path) -> bool:
+        return all(file.fits() for file in self.files(folder))
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
-    """What is run, and under which name it is kept."""
+class File:
+    """Arrays, with what they depend on."""
 
-    name: str
-    env: str
-    max_steps: int
-    iterations: int
-    episodes: int
-    policy: Architecture
-    algorithm: AbstractAlgorithm
+    path: Path
+    about: str
+    seeds: Sequence[int] = ()
+
+    def fits(self) -> bool:
+        """Whether what is kept there was made with the same settings."""
+        return self.path.exists() and json.loads(str(self.read()["about"])) == json.loads(self.about)
+
+    def keep(self, arrays: Mapping[str, Any]) -> None:
+        """Under another name first: a file that is there is a whole one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.path.with_suffix(".part.npz")
+        np.savez_compressed(unfinished, about=self.about, **arrays)
+        unfinished.rename(self.path)
+
+    def read(self) -> dict[str, np.ndarray]:
+        with np.load(self.path) as kept:
+            return {name: kept[name] for name in kept.files}
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """The curves of a cell, seeds first, and what they took."""
 
-    curves: dict[str, np.ndarray]
+    curves: Mapping[str, np.ndarray]
     seconds: float
     """Of all seeds, without compilation."""
     compile_seconds: float
@@ -48,48 +102,92 @@ class Outcome:
         return self.curves["return_mean"]
 
 
-def chunks(seeds: int) -> list[range]:
-    return [range(first, min(first + CHUNK_SEEDS, seeds)) for first in range(0, seeds, CHUNK_SEEDS)]
+@dataclasses.dataclass(frozen=True)
+class Cell(AbstractCell):
+    """One algorithm with one setting on one problem."""
+
+    name: str
+    env: str
+    max_steps: int
+    iterations: int
+    episodes: int
+    policy: Architecture
+    algorithm: AbstractAlgorithm
+    engine: str
+    seeds: int
+
+    @property
+    def work(self):
+        fixed = 10  # batches: what an update costs apart from its window
+        return self.iterations * self.episodes * self.max_steps * (fixed + self.algorithm.window) * self.seeds
+
+    def files(self, folder):
+        chunks = [range(first, min(first + CHUNK_SEEDS, self.seeds)) for first in range(0, self.seeds, CHUNK_SEEDS)]
+        name = lambda chunk: folder / f"{self.name}-{chunk.start}-{chunk.stop}.npz"
+        return [File(name(chunk), to_json(dataclasses.replace(self, seeds=len(chunk))), chunk) for chunk in chunks]
+
+    def compute(self, seeds):
+        began = time.perf_counter()
+        run = train(
+            make(self.env, max_steps=self.max_steps, engine=self.engine),
+            self.algorithm,
+            collector=Episodes(self.episodes),
+            policy=self.policy,
+            seeds=seeds,
+            iterations=self.iterations,
+            progress=False,
+        )
+        seconds = time.perf_counter() - began - run.compile_seconds
+        curves = {name: np.asarray(run.curves[name], np.float32) for name in CURVES}
+        return dict(curves, seconds=seconds, compile_seconds=run.compile_seconds)
+
+    def outcome(self, folder: Path) -> Outcome:
+        """The curves, when it is finished."""
+        parts = [file.read() for file in self.files(folder)]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in CURVES}
+        return Outcome(joined, *[float(sum(part[name] for part in parts)) for name in ("seconds", "compile_seconds")])
 
 
-def outcome(cell: Cell, seeds: int, folder: Path, engine: str, done: Callable[[str], None]) -> Outcome:
-    """The cell's curves, from the folder where they are kept or by running what is missing; `done` is told of every chunk."""
-    parts = []
-    for chunk in chunks(seeds):
-        path = folder / f"{cell.name}-{chunk.start}-{chunk.stop}.npz"
-        asked = to_json(dict(cell=cell, engine=engine, seeds=list(chunk)))
-        if not _fits(path, asked):
-            _run(cell, chunk, engine, path, asked)
-        with np.load(path) as kept:
-            parts.append({name: kept[name] for name in kept.files if name != "asked"})
-        done(cell.name)
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in KEPT}
-    return Outcome(joined, *[float(sum(part[name] for part in parts)) for name in ("seconds", "compile_seconds")])
+@dataclasses.dataclass(frozen=True)
+class TheoryCell(AbstractCell):
+    """The experiment of the theory laboratory behind figures 8 and 9."""
+
+    normality: Normality
+
+    @property
+    def work(self):
+        return self.normality.iterations * self.normality.replications * len(self.normality.cases)
+
+    def files(self, folder):
+        return [File(folder / "normality.npz", to_json(self.normality))]
+
+    def compute(self, seeds):
+        runs = self.normality.replications_of_all()
+        return {field: np.stack([getattr(run, field) for run in runs]) for field in REPLICATIONS}
+
+    def findings(self, folder: Path) -> Findings:
+        """What the runs say, when it is finished."""
+        (file,) = self.files(folder)
+        found = file.read()
+        cases = zip(self.normality.all_cases(), *[found[field] for field in REPLICATIONS], strict=True)
+        return self.normality.findings([Replications(*one) for one in cases])
 
 
-def _fits(path: Path, asked: str) -> bool:
-    """Whether a finished chunk was made with the same settings."""
-    if not path.exists():
-        return False
-    with np.load(path) as kept:
-        return json.loads(str(kept["asked"])) == json.loads(asked)
+def finish(together: Sequence[AbstractCell], alone: Sequence[AbstractCell], folder: Path, done: Callable[[float], None]) -> None:
+    """Compute what is missing: first a process for each core, then (what is about time) one by one on all cores.
+
+    A process that sees one core adds numbers in one order, so that the same seeds give the same numbers to the last digit. `done` is
+    told the share of all that is there.
+    """
+    work = {file.path: cell.work / len(cell.files(folder)) for cell in (*together, *alone) for file in cell.files(folder)}
+    tell = lambda: done(sum(size for path, size in work.items() if path.exists()) / sum(work.values()))
+    missing = [cell for cell in together if not cell.finished(folder)]
+    on_every_core(_finish, [(cell, folder) for cell in sorted(missing, key=lambda cell: -cell.work)], tell)
+    for cell in alone:
+        cell.finish(folder)
+        tell()
 
 
-def _run(cell: Cell, seeds: Sequence[int], engine: str, path: Path, asked: str) -> None:
-    began = time.perf_counter()
-    run = train(
-        make(cell.env, max_steps=cell.max_steps, engine=engine),
-        cell.algorithm,
-        collector=Episodes(cell.episodes),
-        policy=cell.policy,
-        seeds=seeds,
-        iterations=cell.iterations,
-        progress=False,
-    )
-    found: dict[str, Any] = {name: np.asarray(run.curves[name], np.float32) for name in KEPT}
-    seconds = time.perf_counter() - began - run.compile_seconds
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Under another name first: a chunk that is there is a whole one.
-    unfinished = path.with_suffix(".part.npz")
-    np.savez_compressed(unfinished, asked=asked, seconds=seconds, compile_seconds=run.compile_seconds, **found)
-    unfinished.rename(path)
+def _finish(task: tuple[AbstractCell, Path]) -> None:
+    cell, folder = task
+    cell.finish(folder)

@@ -3,6 +3,8 @@
 import abc
 import csv
 import dataclasses
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import gymnasium as gym
 import matplotlib.pyplot as plt
 import numpy as np
 
+from recollect.algorithms import AbstractAlgorithm
 from recollect.paper.cells import Cell, Outcome
+from recollect.paper.fresh import FreshCell
 from recollect.paper.protocol import CARTPOLE, PENDULUM, Problem, Protocol
 from recollect.plot import COLOURS, learning_curves
 from recollect.report import standard_error
@@ -28,52 +32,55 @@ class Scale:
 
     seeds: int | None = None
     """As many as the protocol says if not given."""
-    shorten: float = 1.0
-    """What iterations are multiplied by."""
+    iterations: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """By environment; as many as the problem has if not given."""
     windows: tuple[int, ...] = (1, 10, 50, 100)
     ppo_windows: tuple[int, ...] = (1, 2, 5)
     timing_iterations: int = 100
+    trpo_iterations: int = 150
+    """At most. On both problems TRPO and RTRPO are near the highest return by then."""
     normality: Normality = dataclasses.field(default=Normality())
-
-    def iterations(self, problem: Problem) -> int:
-        return max(2, round(problem.iterations * self.shorten))
+    engine: str = "auto"
 
 
 FULL = Scale()
 QUICK = Scale(
-    seeds=8,
-    shorten=0.08,
+    seeds=10,
+    iterations={CARTPOLE.env: 30, PENDULUM.env: 5},
     windows=(1, 10),
     ppo_windows=(1, 2),
     timing_iterations=3,
+    trpo_iterations=10,
     normality=Normality(cases=((5, 1), (5, 5)), replications=200, iterations=2000),
 )
 
 
-def cell(name: str, problem: Problem, protocol: Protocol, algorithm, scale: Scale, iterations: int | None = None) -> Cell:
+def cell(name: str, problem: Problem, protocol: Protocol, algorithm: AbstractAlgorithm, scale: Scale, **changes) -> Cell:
     kind = "cartpole" if problem is CARTPOLE else "pendulum"
     head = f"-{protocol.head}" if problem is PENDULUM else ""
-    return Cell(
+    settings = Cell(
         name=f"{protocol.optimizer}-{kind}{head}-{name}".lower(),
         env=problem.env,
         max_steps=problem.max_steps,
-        iterations=iterations or scale.iterations(problem),
+        iterations=scale.iterations.get(problem.env, problem.iterations),
         episodes=protocol.episodes,
         policy=protocol.policy(problem),
         algorithm=algorithm,
+        engine=scale.engine,
+        seeds=scale.seeds or protocol.seeds,
     )
+    return dataclasses.replace(settings, **changes)
 
 
 class AbstractFigure(abc.ABC):
     """A figure of curves; its cells by their labels in the legend."""
 
     title: str
+    timed: bool = False
+    """Whether it is about time, so that its cells run one by one."""
 
     @abc.abstractmethod
     def cells(self, protocol: Protocol, scale: Scale) -> dict[str, Cell]: ...
-
-    def seeds(self, protocol: Protocol, scale: Scale) -> int:
-        return scale.seeds or protocol.seeds
 
     def draw(self, path: Path, outcomes: Mapping[str, Outcome]) -> None:
         """The picture, and beside it mean and standard error of every curve as CSV."""
@@ -141,13 +148,25 @@ class TrustRegion(AbstractFigure):
 
     def cells(self, protocol, scale):
         windows = {"TRPO": 1, "RTRPO": protocol.window}
-        return {name: cell(name, self.problem, protocol, protocol.trpo(window), scale) for name, window in windows.items()}
+        cells = {name: cell(name, self.problem, protocol, protocol.trpo(window), scale) for name, window in windows.items()}
+        at_most = scale.trpo_iterations
+        return {name: dataclasses.replace(one, iterations=min(one.iterations, at_most)) for name, one in cells.items()}
+
+
+class LargerStep(AbstractFigure):
+    """No figure of the paper: its claim about the plain gradient where noise matters."""
+
+    title = "VPG and RPG on cartpole, a ten times larger step"
+
+    def cells(self, protocol, scale):
+        return {name: cell(f"{name}-step", CARTPOLE, protocol, one, scale) for name, one in protocol.larger_steps().items()}
 
 
 class RunningTime(AbstractFigure):
     """Figure 5."""
 
-    title = "Seconds of RNPG on cartpole, one seed"
+    title = "seconds of RNPG on cartpole, one seed"
+    timed = True
 
     def cells(self, protocol, scale):
         found = {}
@@ -156,11 +175,10 @@ class RunningTime(AbstractFigure):
                 for fisher_window in sorted({window, min(window, protocol.window)}):
                     name = f"time-{explicit.strip()}{window}-{fisher_window}"
                     algorithm = protocol.rnpg(window, fisher_window, solver)
-                    found[f"{explicit}{window} {fisher_window}"] = cell(name, CARTPOLE, protocol, algorithm, scale, scale.timing_iterations)
+                    found[f"{explicit}{window} {fisher_window}"] = cell(
+                        name, CARTPOLE, protocol, algorithm, scale, iterations=scale.timing_iterations, seeds=1
+                    )
         return found
-
-    def seeds(self, protocol, scale):
-        return 1
 
     def draw(self, path, outcomes):
         seconds = {label: outcome.seconds for label, outcome in outcomes.items()}
@@ -195,13 +213,22 @@ CURVES: dict[str, AbstractFigure] = {
     "fig7": Clipped(),
     "trpo": TrustRegion("TRPO on cartpole", CARTPOLE),
     "trpo-pendulum": TrustRegion("TRPO on the inverted pendulum", PENDULUM),
+    "step": LargerStep(),
 }
-FIGURES = ("fig1", *[name for name in CURVES if name < "fig8"], "fig8", "fig9", "trpo", "trpo-pendulum")
-"""In the paper's order; 8 and 9 come from the theory laboratory."""
+FIGURES = ("fig1", *[name for name in CURVES if name < "fig8"], "fig8", "fig9", "trpo", "trpo-pendulum", "step", "why")
+"""In the paper's order; 8 and 9 come from the theory laboratory, `why` compares gradients with fresh ones."""
+
+
+def fresh_cells(protocol: Protocol, scale: Scale) -> dict[str, FreshCell]:
+    """Looks at the gradients of RPG and RNPG on cartpole, ten seeds each."""
+    runs = CURVES["fig2"].cells(protocol, scale)
+    return {name: FreshCell(dataclasses.replace(runs[name], seeds=10)) for name in ("RPG", "RNPG")}
 
 
 def frames(path: Path) -> None:
     """Figure 1: both tasks as Gymnasium renders them."""
+    if sys.platform == "linux" and "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl")  # else MuJoCo looks for a window
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
     for one, name, title in zip(axes, ("CartPole-v1", "InvertedPendulum-v5"), ("cartpole", "inverted pendulum"), strict=True):
         env = gym.make(name, render_mode="rgb_array")
@@ -218,6 +245,10 @@ def frames(path: Path) -> None:
 
 def densities(folder: Path, findings: Findings) -> None:
     """Figures 8 and 9, and their table."""
-    for name, picture in zip(("fig8", "fig9"), (findings.pictures["density"], findings.pictures["quantiles"]), strict=True):
-        picture.savefig(folder / f"{name}.png", dpi=150)
-        plt.close(picture)
+    for name, picture in {"fig8": "density", "fig9": "quantiles"}.items():
+        findings.pictures[picture].savefig(folder / f"{name}.png", dpi=150)
+        plt.close(findings.pictures[picture])
+    with (folder / "fig8.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in findings.rows[0] if name != "seconds"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(findings.rows)

@@ -45,18 +45,26 @@ class Normality:
             check_count("plot_every", self.plot_every)
         if not self.cases:
             raise ValueError("cases=() is empty; give at least one pair of batch and window, for example 5 10.")
-        self._cases()
+        self.all_cases()
 
     def run(self) -> Findings:
+        return self.findings(self.replications_of_all())
+
+    def replications_of_all(self) -> list[Replications]:
+        """The runs of every case, which take the time."""
         checkpoints = 1 if self.plot_every is None else max(1, self.iterations // self.plot_every)
-        runs = replicate(self._cases(), self.replications, self.iterations, checkpoints, self.seed)
+        return replicate(self.all_cases(), self.replications, self.iterations, checkpoints, self.seed)
+
+    def findings(self, runs: list[Replications]) -> Findings:
+        """What they say."""
         rows = [row(run) for run in runs]
         pictures = {"density": _density(runs), "quantiles": _quantiles(runs)}
-        if checkpoints > 1:
+        if len(runs[0].iterations) > 1:
             pictures["approach"] = _approach(runs)
         return Findings(rows, _verdict(rows), pictures)
 
-    def _cases(self) -> list[Case]:
+    def all_cases(self) -> list[Case]:
+        """The cases with the settings that they share."""
         shared = {field: getattr(self, field) for field in ("damping", "discount", "decay", "start", "bound", "ratio")}
         return [Case(batch, window, **shared) for batch, window in self.cases]
 

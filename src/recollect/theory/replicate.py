@@ -7,15 +7,9 @@ compilation.
 
 import dataclasses
 import functools
-import io
-import json
 import os
-import queue
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import equinox as eqx
@@ -34,11 +28,11 @@ from recollect.envs.lqc import LQC
 from recollect.policies import ShiftPolicy
 from recollect.project import Box
 from recollect.random import fusing_key
-from recollect.runtime import use_compilation_cache
 from recollect.solve import Solver
 from recollect.theory.lqc import moments
 from recollect.types import traced_floats
 from recollect.weights import Ratio, Weights
+from recollect.workers import on_every_core
 
 WORTH_A_PROCESS = 20_000
 """Iterations from which on starting processes takes less time than it saves."""
@@ -135,47 +129,13 @@ def replicate(cases: Sequence[Case], replications: int, iterations: int, checkpo
     for field, value in dict(replications=replications, iterations=iterations, checkpoints=checkpoints).items():
         check_count(field, value)
     if iterations < WORTH_A_PROCESS:
-        return [_run(case, replications, iterations, checkpoints, (seed, i)) for i, case in enumerate(cases)]
-    cores = sorted(os.sched_getaffinity(0))
-    parts = max(1, len(cores) // len(cases))
+        return [_run((case, replications, iterations, checkpoints, (seed, i))) for i, case in enumerate(cases)]
+    parts = max(1, len(os.sched_getaffinity(0)) // len(cases))
     sizes = [len(part) for part in np.array_split(np.arange(replications), parts) if len(part)]
-    tasks = [
-        (dataclasses.asdict(case), size, iterations, checkpoints, (seed, i, j))
-        for i, case in enumerate(cases)
-        for j, size in enumerate(sizes)
-    ]
-    free = queue.SimpleQueue()
-    for core in cores:
-        free.put(core)
-    with ThreadPoolExecutor(len(cores)) as pool:
-        order = sorted(range(len(tasks)), key=lambda k: -cases[k // len(sizes)].work * tasks[k][1])  # the longest first
-        runs = {k: pool.submit(_elsewhere, free, tasks[k]) for k in order}
-        done = [runs[k].result() for k in range(len(tasks))]
-    return [_joined(done[i * len(sizes) : (i + 1) * len(sizes)]) for i in range(len(cases))]
-
-
-def _elsewhere(free: queue.SimpleQueue, task) -> Replications:
-    """The task in a process that sees one core only, the next that is free."""
-    core = free.get()
-    program = f"import os; os.sched_setaffinity(0, [{core}]); from recollect.theory.replicate import work; work()"
-    try:
-        finished = subprocess.run([sys.executable, "-c", program], input=json.dumps(task).encode(), stdout=subprocess.PIPE, check=True)
-    finally:
-        free.put(core)
-    with np.load(io.BytesIO(finished.stdout)) as arrays:
-        return Replications(
-            Case(**task[0]), **{name: arrays[name] for name in arrays.files if name != "seconds"}, seconds=float(arrays["seconds"])
-        )
-
-
-def work() -> None:
-    """What such a process does: a task comes in as JSON, arrays go out."""
-    use_compilation_cache()
-    case, *sizes = json.load(sys.stdin)
-    found = _run(Case(**case), *sizes)
-    result = io.BytesIO()
-    np.savez(result, iterations=found.iterations, shifts=found.shifts, refused=found.refused, seconds=found.seconds)
-    sys.stdout.buffer.write(result.getvalue())
+    tasks = [(case, size, iterations, checkpoints, (seed, i, j)) for i, case in enumerate(cases) for j, size in enumerate(sizes)]
+    order = sorted(range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1])  # the longest first
+    done = dict(zip(order, on_every_core(_run, [tasks[k] for k in order]), strict=True))
+    return [_joined([done[i * len(sizes) + j] for j in range(len(sizes))]) for i in range(len(cases))]
 
 
 def _joined(parts: Sequence[Replications]) -> Replications:
@@ -188,7 +148,8 @@ def _joined(parts: Sequence[Replications]) -> Replications:
     )
 
 
-def _run(case: Case, replications: int, iterations: int, checkpoints: int, seeds: Sequence[int]) -> Replications:
+def _run(task: tuple[Case, int, int, int, Sequence[int]]) -> Replications:
+    case, replications, iterations, checkpoints, seeds = task
     began = time.perf_counter()
     problem = traced_floats((case.algorithm(), LQC(discount=case.discount)))
     last = np.arange(1, checkpoints + 1) * iterations // checkpoints

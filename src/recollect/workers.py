@@ -1,0 +1,87 @@
+"""Independent tasks in processes of their own, each held to one core.
+
+XLA shares operations with all cores that it sees, which small ones pay for, and compiles a program on one core alone. A process for
+each core does neither harm.
+"""
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from recollect.runtime import use_compilation_cache
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def on_every_core(function: Callable[[Task], Result], tasks: Sequence[Task], watch: Callable[[], None] = lambda: None) -> list[Result]:
+    """What `function` gives for each task, begun in order, as many at once as there are cores. `watch` is called every second."""
+    workers = [_start(core) for core in sorted(os.sched_getaffinity(0))[: len(tasks)]]
+    free: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
+    for worker in workers:
+        free.put(worker)
+
+    def give_away(task: Task) -> Result:
+        worker = free.get()
+        try:
+            return _ask(worker, function, task)
+        finally:
+            free.put(worker)
+
+    pool = ThreadPoolExecutor(max(1, len(workers)))
+    try:
+        pending = results = [pool.submit(give_away, task) for task in tasks]
+        while pending:
+            done, pending = wait(pending, timeout=1)
+            for one in done:
+                one.result()  # the first failure ends it all
+            watch()
+        return [one.result() for one in results]
+    finally:
+        for worker in workers:
+            worker.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+def _start(core: int) -> subprocess.Popen:
+    # Before JAX is imported, which looks at the cores once. Not multiprocessing, which would run the caller's script again.
+    program = f"import os; os.sched_setaffinity(0, [{core}]); from recollect.workers import serve; serve()"
+    return subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _ask(worker: subprocess.Popen, function: Callable, task):
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    try:
+        pickle.dump((function, task), worker.stdin)
+        worker.stdin.flush()
+        answer = pickle.load(worker.stdout)
+    except (EOFError, OSError, pickle.UnpicklingError) as error:
+        status = worker.wait()
+        raise RuntimeError(f"A process that worked on {task} ended with status {status}; the machine may be short of memory.") from error
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def serve() -> None:
+    """What such a process does until its input ends: a function and its argument come in, what it gives goes out."""
+    use_compilation_cache()
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what others print must not get between the answers
+    try:
+        while True:
+            function, task = pickle.load(sys.stdin.buffer)
+            try:
+                answer = function(task)
+            except Exception as error:
+                answer = error
+            pickle.dump(answer, answers)
+            answers.flush()
+    except (EOFError, KeyboardInterrupt):
+        return

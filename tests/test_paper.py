@@ -1,0 +1,194 @@
+"""The paper's experiments: every figure from one command, what is finished is kept, and claims are answered by intervals."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recollect.algorithms import VPG
+from recollect.algorithms.npg import NPG
+from recollect.paper import Paper
+from recollect.paper.cells import Cell, Outcome, finish
+from recollect.paper.figures import CURVES, FIGURES, FULL, QUICK
+from recollect.paper.fresh import FreshCell, draw_fresh
+from recollect.paper.protocol import PROTOCOLS
+from recollect.paper.verdicts import Agreement, Claim, Measured, area_gain, claims, error_ratio
+from recollect.workers import on_every_core
+
+
+def test_everything_in_a_quick_run(tmp_path):
+    """One test, as what follows looks at the same folder."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        answers = Paper(quick=True).run(tmp_path)
+    no_driver = any("fig1 cannot be rendered" in str(one.message) for one in warned)
+    text = (tmp_path / "README.md").read_text()
+    for figure in FIGURES:
+        if figure == "why" or (figure == "fig1" and no_driver):
+            continue
+        assert (tmp_path / f"{figure}.png").stat().st_size > 10_000, figure
+        assert f"({figure}.png)" in text
+        if figure not in ("fig1", "fig9"):
+            rows = (tmp_path / f"{figure}.csv").read_text().splitlines()
+            assert len(rows) > 1, figure
+            assert "nan" not in "".join(rows), figure
+
+    # The two headline claims.
+    (faster,) = [one for one in answers if one.figure == "fig2" and one.sentence == "the convergence of RNPG is faster than that of VNPG"]
+    (normal,) = [one for one in answers if one.figure == "fig8"]
+    assert faster.verdict == "holds"
+    assert faster.measured[0].low > 0
+    assert normal.verdict == "holds"
+    assert all(one.low <= 1 <= one.high for one in normal.measured)
+
+    # What is finished is kept; what is lost comes back with the same numbers, and the page still answers with all that is there.
+    tables = {path: path.read_bytes() for path in tmp_path.rglob("*.csv")}
+    lost = tmp_path / "cells" / "sgd-cartpole-vpg-0-10.npz"
+    lost.unlink()
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
+    assert Paper(figures=("fig2",), quick=True).run(tmp_path) == answers
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.csv")} == tables
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz") if path != lost} == kept
+
+
+def _short(name="vpg", **changes):
+    cell = CURVES["fig2"].cells(PROTOCOLS["sgd"], QUICK)["VPG"]
+    return dataclasses.replace(cell, name=name, iterations=2, seeds=3, **changes)
+
+
+def test_other_settings_are_run_anew(tmp_path):
+    finish([_short()], [], tmp_path, lambda share: None)
+    first = _short().outcome(tmp_path)
+    finish([_short(max_steps=10)], [], tmp_path, lambda share: None)
+    assert not _short().finished(tmp_path)
+    assert (_short(max_steps=10).outcome(tmp_path).returns <= 10).all()
+    assert first.returns.max() > 10
+
+
+def test_the_same_seeds_give_the_same_numbers_whatever_runs_beside_them(tmp_path):
+    cells, shares = [_short("a"), _short("b", max_steps=50)], []
+    finish(cells, [], tmp_path / "both", shares.append)
+    finish(cells[1:], [], tmp_path / "one", lambda share: None)
+    for name, values in cells[1].outcome(tmp_path / "both").curves.items():
+        np.testing.assert_array_equal(values, cells[1].outcome(tmp_path / "one").curves[name], err_msg=name)
+    assert shares[-1] == 1
+
+
+def test_a_cell_that_fails_says_why(tmp_path):
+    broken = [_short("a", env="NoSuchThing-v0"), _short("b", env="NoSuchThing-v0")]
+    with pytest.raises(ValueError, match="NoSuchThing-v0"):
+        finish(broken, [], tmp_path, lambda share: None)
+
+
+def test_a_process_that_dies_is_an_error():
+    with pytest.raises(RuntimeError, match="status -9"):
+        on_every_core(signal.raise_signal, [signal.SIGKILL] * 2)
+
+
+def test_an_interrupted_run_keeps_what_is_finished(tmp_path):
+    command = [Path(sys.executable).parent / "recollect", "paper", "fig2", "--quick", "--out", str(tmp_path)]
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+    assert run.stderr is not None
+    try:
+        while not list(tmp_path.glob("cells/*-10.npz")):
+            assert run.poll() is None
+            try:
+                run.wait(0.2)
+            except subprocess.TimeoutExpired:
+                continue
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.wait(20) != 0
+    finally:
+        run.kill()
+    assert "Traceback" not in run.stderr.read().decode()
+    for path in tmp_path.glob("cells/*-10.npz"):
+        with np.load(path) as kept:
+            assert np.isfinite(kept["return_mean"]).all()
+
+
+def test_a_window_points_uphill_better_than_a_batch_when_the_policy_stands_still(tmp_path):
+    still = _short("still", algorithm=VPG(learning_rate=1e-9, advantages=PROTOCOLS["sgd"].advantages))
+    cell = FreshCell(still, windows=(1, 8), looks=(4, 8), fresh_episodes=200)
+    cell.finish(tmp_path)
+    found = cell.read(tmp_path)
+    assert found["cosines"].shape == (3, 2, 2)
+    batch, window = found["cosines"].mean((0, 1))
+    assert window > batch + 0.1
+    draw_fresh(tmp_path / "why.png", {"VPG": cell}, tmp_path)
+    assert len((tmp_path / "why.csv").read_text().splitlines()) == 1 + 2 * 2
+
+
+def _outcome(returns) -> Outcome:
+    return Outcome({"return_mean": np.asarray(returns, float)}, 0.0, 0.0)
+
+
+def test_areas_are_compared_seed_by_seed():
+    rng = np.random.default_rng(0)
+    luck = rng.normal(0, 100, (30, 1))  # what seeds share does not hide a difference
+    worse = luck + rng.normal(0, 1, (30, 20))
+    gain = area_gain("", _outcome(worse + 1), _outcome(worse))
+    assert gain.value == pytest.approx(1)
+    assert gain.holds
+    same = area_gain("", _outcome(worse), _outcome(luck + rng.normal(0, 1, (30, 20))))
+    assert not same.holds
+    assert not same.fails
+    assert area_gain("", _outcome(worse - 1), _outcome(worse)).fails
+
+
+def test_spreads_are_compared_by_their_ratio():
+    rng = np.random.default_rng(0)
+    wide, narrow = _outcome(rng.normal(0, 2, (50, 40))), _outcome(rng.normal(0, 1, (50, 40)))
+    ratio = error_ratio("", narrow, wide)
+    assert ratio.value == pytest.approx(0.5, abs=0.05)
+    assert ratio.holds
+    assert error_ratio("", wide, narrow).fails
+
+
+def test_verdicts():
+    yes, no, open_ = [Measured("", 0.0, low, high, 0.0, True) for low, high in ((1.0, 2.0), (-2.0, -1.0), (-1.0, 1.0))]
+    says = lambda *measured: Claim("", "", measured).verdict
+    assert says(yes, yes) == "holds"
+    assert says(yes, open_) == says(yes, no) == "depends"
+    assert says(no, open_) == "does not hold"
+    assert says(open_) == "undecided"
+    assert Agreement("", 1.1, 0.9, 1.2, 1.0, True).holds
+    assert Agreement("", 1.5, 1.1, 1.9, 1.0, True).fails
+
+
+def test_the_full_scale_is_the_papers():
+    cells = {name: figure.cells(PROTOCOLS["sgd"], FULL) for name, figure in CURVES.items()}
+    assert {cell.iterations for cell in cells["fig2"].values()} == {150}
+    assert {cell.iterations for cell in cells["fig3"].values()} == {500}
+    assert {(cell.seeds, cell.episodes) for name in ("fig2", "fig3", "fig4", "fig6", "fig7") for cell in cells[name].values()} == {(50, 4)}
+    assert [cell.algorithm.window for cell in cells["fig4"].values()] == [1, 10, 50, 100]
+    natural = [cell.algorithm for cell in cells["fig6"].values() if isinstance(cell.algorithm, NPG)]
+    assert [(one.window, one.fisher_window) for one in natural] == [(10, 10), (50, 10), (100, 10)]
+    assert [cell.algorithm.window for cell in cells["fig7"].values()] == [1, 2, 5]
+    names = [cell for figure in cells.values() for cell in figure.values()]
+    by_name: dict[str, Cell] = {}
+    for cell in names:  # figures that share a name share the cell
+        assert by_name.setdefault(cell.name, cell) == cell
+
+
+def test_no_claims_without_figures():
+    assert claims({}, None) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (dict(figures=("fig12",)), "figures='fig12'"),
+        (dict(protocol="sdg"), "protocol='sdg'"),
+        (dict(seeds=0), "seeds=0"),
+        (dict(engine="warp"), "engine='warp'"),
+    ],
+)
+def test_wrong_settings(settings, says):
+    with pytest.raises(ValueError, match=says):
+        Paper(**settings)
