@@ -6,7 +6,7 @@ Ours are the presets of TRPO, RTRPO, PPO and RPPO, and those of RTRPO and RPPO w
 seeds from 1000 on. Settings of Stable-Baselines3's PPO and sb3-contrib's TRPO are those of rl-baselines3-zoo for the same environments
 (version 3 or 4), with its normalisation of observations and rewards. Every curve is the mean return of the training episodes that
 ended within each hundredth of the steps. Its last tenth is the final return, its mean the area under the curve; intervals are 95 %
-bootstrap intervals of the mean over seeds. Every seed's figures go to locomotion.json beside this script; what is there is not run again.
+bootstrap intervals of the mean over seeds. Every seed's figures go to locomotion.json beside this script; what is there is not run again, and the tables show what is there.
 
 The speed table compares whole training with RTRPO's preset on 8 copies of Hopper-v5 with stepping the same copies with random actions, in
 one process and in turns, and with whole training by Stable-Baselines3 on 8 copies.
@@ -186,8 +186,7 @@ def main() -> None:
         if wanted("ours"):
             for label, (name, window) in VARIANTS.items():
                 remember(DATA, f"{env}: {label}", lambda env=env, name=name, window=window: ours(env, name, window, options.seeds))
-    if options.only is None:
-        table()
+    table()
 
 
 def table() -> None:
@@ -195,14 +194,16 @@ def table() -> None:
     print("| environment | algorithm | seeds | final return | area under the curve | / best peer | / window 1 | / vanilla |")
     print("|:--|:--|--:|--:|--:|--:|--:|--:|")
     for env in ENVIRONMENTS:
-        rows = {label: np.array(data[f"{env}: {label}"]) for label in ("sb3 ppo", "sb3 trpo", *VARIANTS)}
+        labels = [label for label in ("sb3 ppo", "sb3 trpo", *VARIANTS) if f"{env}: {label}" in data]
+        rows = {label: np.array(data[f"{env}: {label}"]) for label in labels}
         area = {label: float(curves.mean()) for label, curves in rows.items()}
-        best = max(area["sb3 ppo"], area["sb3 trpo"])
+        best = max(area.get("sb3 ppo", 0.0), area.get("sb3 trpo", 0.0))
         for label, curves in rows.items():
-            reuses = label in ("rppo", "rtrpo")
-            ratios = [area[label] / area[one] for one in (f"{label}, window 1", label[1:])] if reuses else [None, None]
-            shown = " | ".join("" if ratio is None else f"{ratio:.2f}" for ratio in (area[label] / best, *ratios))
+            others = (best, area.get(f"{label}, window 1"), area.get(label.removeprefix("r")) if label in ("rppo", "rtrpo") else None)
+            shown = " | ".join(f"{area[label] / other:.2f}" if other else "" for other in others)
             print(f"| {env} | {label} | {len(curves)} | {interval(curves[:, -POINTS // 10 :])} | {interval(curves)} | {shown} |")
+    if "speed" not in data:
+        return
     print("\n| Hopper-v5, 8 copies | steps/s, median of turns | / random actions |\n|:--|--:|--:|")
     median = {name: float(np.median(found)) for name, found in data["speed"].items()}
     for name, rate in median.items():

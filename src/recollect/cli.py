@@ -148,7 +148,11 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _paper(flags: list[str]) -> int:
-    positional = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FIGURE", help="fig1 … fig9, trpo; all if none.")]
+    positional = Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="FIGURE", help="fig1 … fig9, trpo, trpo-pendulum, step, why; all if none."),
+    ]
     kind = dataclasses.make_dataclass(
         "PaperCommand",
         [

@@ -24,7 +24,6 @@ from lineax.internal import two_norm
 
 from recollect.checks import check_count, check_name, check_number
 from recollect.fisher import Fisher
-from recollect.packing import CHUNK
 
 Method = Literal["auto", "cholesky", "sample", "cg"]
 Inverse = Callable[[Float[Array, " d"]], Float[Array, " d"]]
@@ -103,15 +102,13 @@ def cheapest(parameters: int, rows: int) -> Literal["cholesky", "sample", "cg"]:
 
     The rates are operations a millisecond on two CPU cores: dense products, factorisations (which
     are small) and products with layers. Conjugate gradients are reckoned at 15 steps and 3 ms for
-    the preconditioner, what cartpole took at its hardest. Rows beyond one chunk are read again from
-    memory in every step, which costs more than the arithmetic where there are few parameters.
+    the preconditioner, what cartpole took at its hardest.
     """
     dense, factor, layer = 80e6, 25e6, 30e6
-    reading = 6e-4 * rows if rows > CHUNK else 0.0
     cost: dict[Literal["cholesky", "sample", "cg"], float] = {
         "cholesky": 1.5 * rows * parameters**2 / dense + parameters**3 / 3 / factor,
         "sample": rows**3 / 3 / factor + 4 * 4 * rows * parameters / layer,
-        "cg": 15 * 4 * rows * parameters / layer + reading + 3,
+        "cg": 15 * 4 * rows * parameters / layer + 3,
     }
     return min(cost, key=lambda method: cost[method])
 

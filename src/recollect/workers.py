@@ -19,9 +19,11 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-def on_every_core(function: Callable[[Task], Result], tasks: Sequence[Task], watch: Callable[[], None] = lambda: None) -> list[Result]:
+def on_every_core(
+    function: Callable[[Task], Result], tasks: Sequence[Task], watch: Callable[[], None] = lambda: None, at_once: int | None = None
+) -> list[Result]:
     """What `function` gives for each task, begun in order, as many at once as there are cores. `watch` is called every second."""
-    workers = [_start(core) for core in sorted(os.sched_getaffinity(0))[: len(tasks)]]
+    workers = [_start(core) for core in sorted(os.sched_getaffinity(0))[: min(len(tasks), at_once or len(tasks))]]
     free: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
     for worker in workers:
         free.put(worker)

@@ -24,7 +24,7 @@ class Paper:
     """Reproduce the experiments of the paper. Finished parts are kept in the folder: a run that was stopped goes on where it was."""
 
     figures: tuple[str, ...] = FIGURES
-    """Which: fig1 to fig9, trpo, trpo-pendulum, why (not in a quick run); all if not given."""
+    """Which: fig1 to fig9, trpo, trpo-pendulum, step, why (the last not in a quick run); all if not given."""
     protocol: str = "sgd"
     """How the text is read: sgd (the main one), adam, sgd-gaussian, adam-gaussian."""
     quick: bool = False

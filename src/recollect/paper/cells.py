@@ -174,18 +174,16 @@ class TheoryCell(AbstractCell):
 
 
 def finish(together: Sequence[AbstractCell], alone: Sequence[AbstractCell], folder: Path, done: Callable[[float], None]) -> None:
-    """Compute what is missing: first a process for each core, then (what is about time) one by one on all cores.
+    """Compute what is missing, a process for each core, then what is about time in one process alone.
 
     A process that sees one core adds numbers in one order, so that the same seeds give the same numbers to the last digit. `done` is
     told the share of all that is there.
     """
     work = {file.path: cell.work / len(cell.files(folder)) for cell in (*together, *alone) for file in cell.files(folder)}
     tell = lambda: done(sum(size for path, size in work.items() if path.exists()) / sum(work.values()))
-    missing = [cell for cell in together if not cell.finished(folder)]
-    on_every_core(_finish, [(cell, folder) for cell in sorted(missing, key=lambda cell: -cell.work)], tell)
-    for cell in alone:
-        cell.finish(folder)
-        tell()
+    for cells, at_once in ((together, None), (alone, 1)):
+        missing = sorted([cell for cell in cells if not cell.finished(folder)], key=lambda cell: -cell.work)
+        on_every_core(_finish, [(cell, folder) for cell in missing], tell, at_once)
 
 
 def _finish(task: tuple[AbstractCell, Path]) -> None:

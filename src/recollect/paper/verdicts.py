@@ -125,7 +125,8 @@ def _monotone(runs: Mapping[str, Outcome], figure: str, faster: str, steadier: s
     labels = list(runs)
     pairs = list(zip(labels[1:], labels[:-1], strict=True))
     areas = {"area": 1.0, "area of the first third": 1 / 3}
-    gains = tuple(area_gain(f"{what}, {a} minus {b}", runs[a], runs[b], part) for a, b in pairs for what, part in areas.items())
+    gains = [area_gain(f"{what}, {a} minus {b}", runs[a], runs[b], part) for a, b in pairs for what, part in areas.items()]
+    gains = tuple(gain for gain in gains if gain.low < gain.high)  # curves are the same until the smaller window is full
     ratios = tuple(error_ratio(f"standard error, {more} over {less}", runs[more], runs[less]) for more, less in pairs)
     return [Claim(faster, figure, gains), Claim(steadier, figure, ratios)]
 
