@@ -6,7 +6,8 @@ Ours are the presets of TRPO, RTRPO, PPO and RPPO, and those of RTRPO and RPPO w
 seeds from 1000 on. Settings of Stable-Baselines3's PPO and sb3-contrib's TRPO are those of rl-baselines3-zoo for the same environments
 (version 3 or 4), with its normalisation of observations and rewards. Every curve is the mean return of the training episodes that
 ended within each hundredth of the steps. Its last tenth is the final return, its mean the area under the curve; intervals are 95 %
-bootstrap intervals of the mean over seeds. Every seed's figures go to locomotion.json beside this script; what is there is not run again, and the tables show what is there.
+bootstrap intervals of the mean over seeds. Every seed's figures go to locomotion.json beside this script; what is there is not run again,
+and the tables show what is there.
 
 The speed table compares whole training with RTRPO's preset on 8 copies of Hopper-v5 with stepping the same copies with random actions, in
 one process and in turns, and with whole training by Stable-Baselines3 on 8 copies.

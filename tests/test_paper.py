@@ -1,10 +1,12 @@
 """The paper's experiments: every figure from one command, what is finished is kept, and claims are answered by intervals."""
 
+import contextlib
 import dataclasses
 import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -15,18 +17,19 @@ from recollect.algorithms import VPG
 from recollect.algorithms.npg import NPG
 from recollect.paper import Paper
 from recollect.paper.cells import Cell, Outcome, finish
-from recollect.paper.figures import CURVES, FIGURES, FULL, QUICK
+from recollect.paper.figures import CURVES, FIGURES
 from recollect.paper.fresh import FreshCell, draw_fresh
-from recollect.paper.protocol import PROTOCOLS
+from recollect.paper.protocol import FULL, PROTOCOLS, QUICK
 from recollect.paper.verdicts import Agreement, Claim, Measured, area_gain, claims, error_ratio
 from recollect.workers import on_every_core
 
 
 def test_everything_in_a_quick_run(tmp_path):
     """One test, as what follows looks at the same folder."""
+    out, tmp_path = tmp_path, tmp_path / "quick"
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        answers = Paper(quick=True).run(tmp_path)
+        answers = Paper(quick=True).run(out)
     no_driver = any("fig1 cannot be rendered" in str(one.message) for one in warned)
     text = (tmp_path / "README.md").read_text()
     for figure in FIGURES:
@@ -52,7 +55,7 @@ def test_everything_in_a_quick_run(tmp_path):
     lost = tmp_path / "cells" / "sgd-cartpole-vpg-0-10.npz"
     lost.unlink()
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
-    assert Paper(figures=("fig2",), quick=True).run(tmp_path) == answers
+    assert Paper(figures=("fig2",), quick=True).run(out) == answers
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.csv")} == tables
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz") if path != lost} == kept
 
@@ -63,9 +66,9 @@ def _short(name="vpg", **changes):
 
 
 def test_other_settings_are_run_anew(tmp_path):
-    finish([_short()], [], tmp_path, lambda share: None)
+    finish([_short()], [], tmp_path, lambda share, left: None)
     first = _short().outcome(tmp_path)
-    finish([_short(max_steps=10)], [], tmp_path, lambda share: None)
+    finish([_short(max_steps=10)], [], tmp_path, lambda share, left: None)
     assert not _short().finished(tmp_path)
     assert (_short(max_steps=10).outcome(tmp_path).returns <= 10).all()
     assert first.returns.max() > 10
@@ -73,8 +76,8 @@ def test_other_settings_are_run_anew(tmp_path):
 
 def test_the_same_seeds_give_the_same_numbers_whatever_runs_beside_them(tmp_path):
     cells, shares = [_short("a"), _short("b", max_steps=50)], []
-    finish(cells, [], tmp_path / "both", shares.append)
-    finish(cells[1:], [], tmp_path / "one", lambda share: None)
+    finish(cells, [], tmp_path / "both", lambda share, left: shares.append(share))
+    finish(cells[1:], [], tmp_path / "one", lambda share, left: None)
     for name, values in cells[1].outcome(tmp_path / "both").curves.items():
         np.testing.assert_array_equal(values, cells[1].outcome(tmp_path / "one").curves[name], err_msg=name)
     assert shares[-1] == 1
@@ -83,33 +86,46 @@ def test_the_same_seeds_give_the_same_numbers_whatever_runs_beside_them(tmp_path
 def test_a_cell_that_fails_says_why(tmp_path):
     broken = [_short("a", env="NoSuchThing-v0"), _short("b", env="NoSuchThing-v0")]
     with pytest.raises(ValueError, match="NoSuchThing-v0"):
-        finish(broken, [], tmp_path, lambda share: None)
+        finish(broken, [], tmp_path, lambda share, left: None)
 
 
 def test_a_process_that_dies_is_an_error():
-    with pytest.raises(RuntimeError, match="status -9"):
+    with pytest.raises(ChildProcessError, match="status -9"):
         on_every_core(signal.raise_signal, [signal.SIGKILL] * 2)
 
 
-def test_an_interrupted_run_keeps_what_is_finished(tmp_path):
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_keeps_what_is_finished_and_leaves_no_process(tmp_path, stop):
     command = [Path(sys.executable).parent / "recollect", "paper", "fig2", "--quick", "--out", str(tmp_path)]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
     assert run.stderr is not None
     try:
-        while not list(tmp_path.glob("cells/*-10.npz")):
+        while not list(tmp_path.glob("quick/cells/*-10.npz")):
             assert run.poll() is None
-            try:
-                run.wait(0.2)
-            except subprocess.TimeoutExpired:
-                continue
-        os.killpg(run.pid, signal.SIGINT)
+            time.sleep(0.2)
+        os.killpg(run.pid, stop) if stop == signal.SIGINT else run.kill()
         assert run.wait(20) != 0
+        ends = time.monotonic() + 10
+        while _session(run.pid):
+            assert time.monotonic() < ends
+            time.sleep(0.2)
     finally:
         run.kill()
     assert "Traceback" not in run.stderr.read().decode()
-    for path in tmp_path.glob("cells/*-10.npz"):
+    for path in tmp_path.glob("quick/cells/*-10.npz"):
         with np.load(path) as kept:
             assert np.isfinite(kept["return_mean"]).all()
+
+
+def _session(leader: int) -> list[int]:
+    """Processes of that session that are alive."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = entry.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append(int(entry.parent.name))
+    return found
 
 
 def test_a_window_points_uphill_better_than_a_batch_when_the_policy_stands_still(tmp_path):

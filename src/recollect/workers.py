@@ -4,14 +4,18 @@ XLA shares operations with all cores that it sees, which small ones pay for, and
 each core does neither harm.
 """
 
+import contextlib
 import os
 import pickle
 import queue
 import subprocess
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from recollect.runtime import use_compilation_cache
 
@@ -48,11 +52,21 @@ def on_every_core(
         for worker in workers:
             worker.kill()
         pool.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.wait()
 
 
 def _start(core: int) -> subprocess.Popen:
-    # Before JAX is imported, which looks at the cores once. Not multiprocessing, which would run the caller's script again.
-    program = f"import os; os.sched_setaffinity(0, [{core}]); from recollect.workers import serve; serve()"
+    # The core before JAX is imported, which looks at the cores once; and before that a channel of our own, as others may print.
+    # Not multiprocessing, which would run the caller's script again.
+    program = f"""
+import os, sys
+os.sched_setaffinity(0, [{core}])
+answers = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+from recollect.workers import serve
+serve(answers, {os.getpid()})
+"""
     return subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -63,27 +77,32 @@ def _ask(worker: subprocess.Popen, function: Callable, task):
         pickle.dump((function, task), worker.stdin)
         worker.stdin.flush()
         answer = pickle.load(worker.stdout)
-    except (EOFError, OSError, pickle.UnpicklingError) as error:
-        status = worker.wait()
-        raise RuntimeError(f"A process that worked on {task} ended with status {status}; the machine may be short of memory.") from error
+    except (EOFError, OSError) as error:
+        raise ChildProcessError(f"A process of ours ended with status {worker.wait()}; the machine may be short of memory.") from error
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-def serve() -> None:
+def serve(answers: BinaryIO, parent: int) -> None:
     """What such a process does until its input ends: a function and its argument come in, what it gives goes out."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     use_compilation_cache()
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what others print must not get between the answers
-    try:
+    with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
         while True:
             function, task = pickle.load(sys.stdin.buffer)
             try:
                 answer = function(task)
-            except Exception as error:
+            except (ValueError, OSError) as error:
                 answer = error
+            except Exception:  # perhaps of a kind that cannot be sent
+                answer = RuntimeError(traceback.format_exc())
             pickle.dump(answer, answers)
             answers.flush()
-    except (EOFError, KeyboardInterrupt):
-        return
+
+
+def _end_with(parent: int) -> None:
+    """A parent that was killed must not leave us at work for minutes."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

@@ -8,13 +8,15 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
+
 from recollect.checks import check_count, check_name
 from recollect.envs import ENGINES
 from recollect.paper.cells import AbstractCell, TheoryCell, finish
-from recollect.paper.figures import CURVES, FIGURES, FULL, QUICK, densities, frames, fresh_cells
+from recollect.paper.figures import CURVES, FIGURES, densities, frames, fresh_cells
 from recollect.paper.fresh import draw_fresh, fresh_table
 from recollect.paper.page import page, write_seeds
-from recollect.paper.protocol import PROTOCOLS
+from recollect.paper.protocol import FULL, PROTOCOLS, QUICK
 from recollect.paper.verdicts import Claim, claims
 from recollect.runtime import progress_bar
 
@@ -46,7 +48,9 @@ class Paper:
         """Pictures, tables and README.md in `folder`, with answers to the claims that everything finished there can answer."""
         protocol, scale = PROTOCOLS[self.protocol], QUICK if self.quick else FULL
         scale = dataclasses.replace(scale, engine=self.engine, seeds=self.seeds or scale.seeds)
-        place = folder if self.protocol == next(iter(PROTOCOLS)) else folder / self.protocol
+        # Runs of different kinds keep out of each other's way.
+        kinds = {self.protocol: "sgd", self.engine: "auto", "quick" if self.quick else "full": "full"}
+        place = folder.joinpath(*[kind for kind, usual in kinds.items() if kind != usual])
         place.mkdir(parents=True, exist_ok=True)
         kept, plan = place / "cells", {name: figure.cells(protocol, scale) for name, figure in CURVES.items()}
         theory, fresh = TheoryCell(scale.normality), fresh_cells(protocol, scale)
@@ -61,7 +65,7 @@ class Paper:
         if "why" in self.figures and not self.quick:
             together += fresh.values()
         with progress_bar(sys.stderr.isatty(), "paper") as show:
-            finish(together, alone, kept, lambda share: show(share, f"of {len(wanted)} curves"))
+            finish(together, alone, kept, lambda share, left: show(share, "" if np.isnan(left) else f"about {left / 60:.0f} min left"))
         outcomes, rows = {}, None
         for name, cells in plan.items():
             if all(cell.finished(kept) for cell in cells.values()):
@@ -78,8 +82,10 @@ class Paper:
         if compared:
             draw_fresh(place / "why.png", fresh, kept)
         answers = claims(outcomes, rows)
-        drawn = [name for name in FIGURES if (place / f"{name}.png").exists()]
-        (place / "README.md").write_text(page(self.protocol, answers, outcomes, rows, fresh_table(fresh, kept) if compared else [], drawn))
+        drawn = {*outcomes, *(["fig8", "fig9"] if rows else []), *(["why"] if compared else [])}
+        drawn |= {"fig1"} if (place / "fig1.png").exists() else set()
+        title = f"protocol `{self.protocol}`, {scale.seeds or protocol.seeds} replications" + (", a quick run" if self.quick else "")
+        (place / "README.md").write_text(page(title, answers, outcomes, rows, fresh_table(fresh, kept) if compared else [], drawn))
         return answers
 
     def _frames(self, path: Path) -> None:

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +58,6 @@ class AbstractCell(abc.ABC):
         """Compute what is missing, and keep it."""
         for file in self.files(folder):
             if not file.fits():
-                file.path.unlink(missing_ok=True)
                 file.keep(self.compute(file.seeds))
 
     def finished(self, folder: Path) -> bool:
@@ -74,12 +74,15 @@ class File:
 
     def fits(self) -> bool:
         """Whether what is kept there was made with the same settings."""
-        return self.path.exists() and json.loads(str(self.read()["about"])) == json.loads(self.about)
+        if not self.path.exists():
+            return False
+        with np.load(self.path) as kept:
+            return json.loads(str(kept["about"])) == json.loads(self.about)
 
     def keep(self, arrays: Mapping[str, Any]) -> None:
         """Under another name first: a file that is there is a whole one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_suffix(".part.npz")
+        unfinished = self.path.with_suffix(f".{os.getpid()}.part.npz")
         np.savez_compressed(unfinished, about=self.about, **arrays)
         unfinished.rename(self.path)
 
@@ -173,17 +176,26 @@ class TheoryCell(AbstractCell):
         return self.normality.findings([Replications(*one) for one in cases])
 
 
-def finish(together: Sequence[AbstractCell], alone: Sequence[AbstractCell], folder: Path, done: Callable[[float], None]) -> None:
+def finish(together: Sequence[AbstractCell], alone: Sequence[AbstractCell], folder: Path, done: Callable[[float, float], None]) -> None:
     """Compute what is missing, a process for each core, then what is about time in one process alone.
 
     A process that sees one core adds numbers in one order, so that the same seeds give the same numbers to the last digit. `done` is
-    told the share of all that is there.
+    told the share of all that is there, and about how many seconds are left.
     """
-    work = {file.path: cell.work / len(cell.files(folder)) for cell in (*together, *alone) for file in cell.files(folder)}
-    tell = lambda: done(sum(size for path, size in work.items() if path.exists()) / sum(work.values()))
+    pieces = {file: cell.work / len(cell.files(folder)) for cell in (*together, *alone) for file in cell.files(folder)}
+    missing = {file.path: size for file, size in pieces.items() if not file.fits()}
+    for path in missing:
+        path.unlink(missing_ok=True)
+    total, to_do, began = sum(pieces.values()), sum(missing.values()), time.perf_counter()
+
+    def tell() -> None:
+        finished = sum(size for path, size in missing.items() if path.exists())
+        left = (time.perf_counter() - began) * (to_do / finished - 1) if finished else np.nan
+        done(1 - (to_do - finished) / total, left)
+
     for cells, at_once in ((together, None), (alone, 1)):
-        missing = sorted([cell for cell in cells if not cell.finished(folder)], key=lambda cell: -cell.work)
-        on_every_core(_finish, [(cell, folder) for cell in missing], tell, at_once)
+        waiting = sorted([cell for cell in cells if not cell.finished(folder)], key=lambda cell: -cell.work)
+        on_every_core(_finish, [(cell, folder) for cell in waiting], tell, at_once)
 
 
 def _finish(task: tuple[AbstractCell, Path]) -> None:

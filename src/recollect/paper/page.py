@@ -1,7 +1,7 @@
 """What is left of the paper's experiments beside the pictures: README.md with the answers, and the returns of every seed as CSV."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,23 @@ TITLES = {
 
 
 def page(
-    protocol: str,
+    title: str,
     answers: Sequence[Claim],
     outcomes: Mapping[str, Mapping[str, Outcome]],
     normality: Sequence[Mapping[str, Any]] | None,
     fresh: Sequence[str],
-    pictures: Sequence[str],
+    pictures: Collection[str],
 ) -> str:
     """The answers, the figures and what old data was worth, as Markdown."""
     lines = [
-        f"# The paper's experiments, protocol `{protocol}`",
+        f"# The paper's experiments: {title}",
         "",
         "Written by `recollect paper`; settings and where they come from: `src/recollect/paper/protocol.py`.",
         "Intervals are 95 % bootstrap intervals over paired seeds, for variances 95 % χ² intervals. A claim *holds* if every comparison",
-        "has its interval on the claimed side and *depends* if some have. If none has, it *does not hold* where an interval lies on the",
-        "other side, and is *undecided* where none does.",
+        "has its interval on the claimed side (for a ratio that should be 1: around 1) and *depends* if some have. If none has, it",
+        "*does not hold* where an interval lies on the other side, and is *undecided* where none does. The area under a curve is its",
+        "mean over iterations, a standard error is averaged over iterations, the effective share of a batch is its effective sample size",
+        "over its size (mean over the second half of the run).",
         "",
         "| claim | figure | measured | answer |",
         "|:--|:--|:--|:--|",
@@ -65,14 +67,21 @@ def write_seeds(path: Path, found: Outcome) -> None:
 
 def _diagnostics(outcomes: Mapping[str, Outcome]) -> list[str]:
     """How well each curve did, what the oldest batch of the window still counted, and how long it took."""
-    columns = ["curve", "area under the curve", "standard error", "oldest batch counts as", "largest weight: median", "99 %"]
-    columns += ["clipped", "refused updates", "minutes of one core"]
+    columns = ["curve", "area under the curve", "standard error", "effective share of the oldest batch"]
+    columns += [
+        "largest weight: median",
+        "99 %",
+        "largest KL of a step: median over seeds",
+        "clipped",
+        "refused updates",
+        "minutes of one core",
+    ]
     lines = [f"| {' | '.join(columns)} |", "|:--|" + "--:|" * (len(columns) - 1)]
     for label, one in outcomes.items():
         curves = one.curves
         median, high = np.quantile(curves["max_weight"], (0.5, 0.99))
         figures = [f"{one.returns.mean():.1f}", f"{standard_error(one.returns).mean():.2f}", f"{_oldest(one):.0%}"]
-        figures += [f"{median:.3g}", f"{high:.3g}", f"{curves['silenced_by_age'].mean():.0%}"]
+        figures += [f"{median:.3g}", f"{high:.3g}", f"{np.median(curves['kl'].max(1)):.2g}", f"{curves['silenced_by_age'].mean():.0%}"]
         figures += [str(int((curves["refused"] > 0).sum())), f"{_minutes(one):.1f}"]
         lines.append(f"| {label} | {' | '.join(figures)} |")
     return [*lines, "", f"All together {sum(map(_minutes, outcomes.values())):.1f} minutes of one core, compilation included."]
@@ -99,5 +108,6 @@ def _times(outcomes: Mapping[str, Outcome]) -> list[str]:
         other = outcomes.get(f"explicit {label}")
         if other is not None:
             first, second = label.split()
-            lines.append(f"| {first} | {second} | {one.seconds:.2f} | {other.seconds:.2f} | {other.seconds / one.seconds:.2f} |")
+            ours, explicit = [run.seconds / len(run.returns) for run in (one, other)]
+            lines.append(f"| {first} | {second} | {ours:.2f} | {explicit:.2f} | {explicit / ours:.2f} |")
     return lines

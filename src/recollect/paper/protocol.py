@@ -15,6 +15,7 @@ from recollect.algorithms import PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG, A
 from recollect.critic import Critic
 from recollect.defaults import Architecture
 from recollect.solve import Solver
+from recollect.theory import Normality
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,3 +135,44 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "adam-gaussian": Protocol(optimizer="adam", head="gaussian"),
 }
 """The first is the main one; the heads differ on the pendulum alone."""
+
+EXPLICIT = Solver("cholesky")
+"""“The computational complexity of computing the inverse FIM estimator in RNPG is O(KBd² + d³)”: the matrix written out and factored."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How much is run: everything, or just enough to see that everything works."""
+
+    seeds: int | None = None
+    """As many as the protocol says if not given."""
+    iterations: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """By environment; as many as the problem has if not given."""
+    windows: tuple[int, ...] = (1, 10, 50, 100)
+    """“RNPG algorithm with different reuse sizes K = 1, 10, 50, 100 on the cartpole benchmark”, and in the gradient alone “with reuse size
+    K₁ = 10, 50, 100 in the gradient estimator and K₂ = 10 in the FIM estimator”"""
+    ppo_windows: tuple[int, ...] = (1, 2, 5)
+    """“PPO and RPPO with reuse sizes K = 2, 5”; 1 is PPO."""
+    timing_iterations: int = 100
+    """“Time (s) running RNPG over n = 100 iterations” says the caption, 150 the text."""
+    timing_seeds: int = 5
+    """Not stated; “average running time”."""
+    trpo_iterations: int = 150
+    """At most; not stated. On both problems TRPO and RTRPO are near the highest return by then."""
+    normality: Normality = dataclasses.field(default=Normality())
+    """“we run 500 macro-replications”, “α_n = 1/n^0.9”, “θ₀ = 2”, “n = 5×10⁵ steps”, four pairs of B and K; γ = 0.5 and (in the appendix)
+    ε = 0.01 are stated, too. They are the defaults of the theory laboratory."""
+    engine: str = "auto"
+
+
+FULL = Scale()
+QUICK = Scale(
+    seeds=10,
+    iterations={CARTPOLE.env: 30, PENDULUM.env: 5},
+    windows=(1, 10),
+    ppo_windows=(1, 2),
+    timing_iterations=3,
+    timing_seeds=1,
+    trpo_iterations=10,
+    normality=Normality(cases=((5, 1), (5, 5)), replications=200, iterations=2000),
+)

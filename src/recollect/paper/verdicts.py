@@ -86,14 +86,15 @@ def claims(outcomes: Mapping[str, Mapping[str, Outcome]], normality: Sequence[Ma
             for reuse, vanilla in [pair for pair in (("RPG", "VPG"), ("RNPG", "VNPG")) if pair[0] in runs]:
                 gain = area_gain(f"area of {reuse} minus {vanilla}, {where}", runs[reuse], runs[vanilla])
                 ratio = error_ratio(f"standard error of {reuse} over {vanilla}, {where}", runs[reuse], runs[vanilla])
-                found.append(Claim(f"the convergence of {reuse} is faster than that of {vanilla}", figure, (gain,)))
-                found.append(Claim(f"the smaller standard errors of {reuse}, compared to {vanilla}", figure, (ratio,)))
+                whose = "ours: " if figure == "step" else ""
+                found.append(Claim(f"{whose}the convergence of {reuse} is faster than that of {vanilla}", figure, (gain,)))
+                found.append(Claim(f"{whose}the smaller standard errors of {reuse} …, compared to {vanilla} …", figure, (ratio,)))
     if "fig4" in outcomes:
         found += _monotone(
             outcomes["fig4"],
             "fig4",
-            "when we reuse more historical trajectories (larger K), the faster the algorithm converges",
-            "the smoother the trajectory is",
+            "when we reuse more historical trajectories from previous iterations (larger K), the faster the algorithm converges",
+            "… and the smoother the trajectory is",
         )
     if "fig6" in outcomes and "fig4" in outcomes:
         pairs = [(label, outcomes["fig6"][label], outcomes["fig4"][label.replace("K₁", "K")]) for label in list(outcomes["fig6"])[1:]]
@@ -107,16 +108,29 @@ def claims(outcomes: Mapping[str, Mapping[str, Outcome]], normality: Sequence[Ma
             found.append(Claim("such that we enjoy the benefit of reusing", "fig6", kept))
     if "fig7" in outcomes:
         found += _monotone(
-            outcomes["fig7"], "fig7", "RPPO achieves higher average rewards with larger reuse sizes", "and lower standard errors"
+            outcomes["fig7"],
+            "fig7",
+            "RPPO achieves higher average rewards … with larger reuse sizes",
+            "… and lower standard errors with larger reuse sizes",
         )
     for figure, where in (("trpo", "cartpole"), ("trpo-pendulum", "inverted pendulum")):
         if figure in outcomes:
             runs = outcomes[figure]
             gain = area_gain(f"area of RTRPO minus TRPO, {where}", runs["RTRPO"], runs["TRPO"])
-            found.append(Claim("(section 3.3) the extension to TRPO", figure, (gain,)))
+            ratio = error_ratio(f"standard error of RTRPO over TRPO, {where}", runs["RTRPO"], runs["TRPO"])
+            found += [
+                Claim("ours: RTRPO is faster than TRPO", figure, (gain,)),
+                Claim("ours: RTRPO is steadier than TRPO", figure, (ratio,)),
+            ]
     if normality:
         ratios = tuple(_agrees(row) for row in normality)
-        found.append(Claim("high degree of overlap between the empirical density and theoretical density", "fig8", ratios))
+        found.append(
+            Claim(
+                "The high degree of overlap between the empirical density (quantile) function and theoretical density (quantile) function",
+                "fig8",
+                ratios,
+            )
+        )
     return found
 
 
