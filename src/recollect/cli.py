@@ -175,7 +175,7 @@ def _paper(flags: list[str]) -> int:
         console.print(f"[bold]{claim.verdict}[/bold]: “{claim.sentence}” ({claim.figure})")
         for measured in claim.measured:
             console.print(f"    {measured}", highlight=False, markup=False)
-    console.print(f"wrote {chosen.out}/README.md and the figures beside it", highlight=False, soft_wrap=True)
+    console.print(f"wrote {paper.place(chosen.out)}/README.md and the figures beside it", highlight=False, soft_wrap=True)
     return 0
 
 

@@ -44,13 +44,16 @@ class Paper:
         if self.seeds is not None:
             check_count("seeds", self.seeds)
 
+    def place(self, folder: Path) -> Path:
+        """Where in `folder` the results go: runs of different kinds keep out of each other's way."""
+        kinds = {self.protocol: "sgd", self.engine: "auto", "quick" if self.quick else "full": "full"}
+        return folder.joinpath(*[kind for kind, usual in kinds.items() if kind != usual])
+
     def run(self, folder: Path) -> list[Claim]:
-        """Pictures, tables and README.md in `folder`, with answers to the claims that everything finished there can answer."""
+        """Pictures, tables and README.md, with answers to the claims that everything finished in that place can answer."""
         protocol, scale = PROTOCOLS[self.protocol], QUICK if self.quick else FULL
         scale = dataclasses.replace(scale, engine=self.engine, seeds=self.seeds or scale.seeds)
-        # Runs of different kinds keep out of each other's way.
-        kinds = {self.protocol: "sgd", self.engine: "auto", "quick" if self.quick else "full": "full"}
-        place = folder.joinpath(*[kind for kind, usual in kinds.items() if kind != usual])
+        place = self.place(folder)
         place.mkdir(parents=True, exist_ok=True)
         kept, plan = place / "cells", {name: figure.cells(protocol, scale) for name, figure in CURVES.items()}
         theory, fresh = TheoryCell(scale.normality), fresh_cells(protocol, scale)
