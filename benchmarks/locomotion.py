@@ -17,12 +17,11 @@ Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs th
 
 import argparse
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
 from keep import kept, remember
-from variants import VARIANTS, in_processes, variant
+from variants import VARIANTS, in_processes, trained, variant
 
 ENVIRONMENTS = ("Hopper-v5", "HalfCheetah-v5")
 STEPS = 200_000
@@ -41,20 +40,7 @@ def curve(steps: np.ndarray, returns: np.ndarray) -> list[float]:
 
 
 def ours(env: str, name: str, window: int | None, seeds: int) -> list[list[float]]:
-    from recollect import train
-
-    chosen = variant(env, name, window)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # refused updates are counted in the curves
-        run = train(
-            env,
-            chosen.algorithm,
-            collector=chosen.collector,
-            policy=chosen.policy,
-            seeds=seeds,
-            environment_steps=STEPS,
-            progress=False,
-        )
+    run = trained(env, variant(env, name, window), seeds, environment_steps=STEPS)
     steps, returns = run.curves["environment_steps"], run.curves["return_mean"]
     some = np.isfinite(returns)
     return [curve(steps[i][some[i]], returns[i][some[i]]) for i in range(seeds)]

@@ -13,13 +13,12 @@ Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs th
 """
 
 import argparse
-import warnings
 from collections import deque
 from pathlib import Path
 
 import numpy as np
 from keep import kept, remember
-from variants import VARIANTS, in_processes, variant
+from variants import VARIANTS, in_processes, trained, variant
 
 TASKS = {
     "cartpole-500": ("CartPole-v1", 500, 475.0, 100_000),
@@ -32,22 +31,11 @@ DATA = Path(__file__).with_suffix(".json")
 
 def ours(task: str, name: str, window: int | None, seeds: int) -> np.ndarray:
     """Steps to the threshold of every seed, infinite where it was missed."""
-    from recollect import make, train
+    from recollect import make
 
     env, max_steps, threshold, budget = TASKS[task]
-    chosen = variant(env, name, window)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # refused updates are counted in the curves
-        run = train(
-            make(env, max_steps=max_steps),
-            chosen.algorithm,
-            collector=chosen.collector,
-            policy=chosen.policy,
-            seeds=seeds,
-            environment_steps=budget,
-            target_return=threshold,
-            progress=False,
-        )
+    chosen, limits = variant(env, name, window), dict(environment_steps=budget, target_return=threshold)
+    run = trained(make(env, max_steps=max_steps), chosen, seeds, **limits)
     steps, recent = run.curves["environment_steps"], run.curves["recent_return"]
     return np.where((recent >= threshold).any(1), np.nanmax(steps, axis=1), np.inf)
 

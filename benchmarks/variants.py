@@ -2,6 +2,7 @@
 
 import dataclasses
 import multiprocessing
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,15 @@ def variant(env: str, name: str, window: int | None):
         return chosen
     narrow = {field: window for field in ("window", "fisher_window") if hasattr(chosen.algorithm, field)}
     return dataclasses.replace(chosen, algorithm=dataclasses.replace(chosen.algorithm, **narrow))
+
+
+def trained(env, chosen, seeds: int, **limits):
+    """A run of what was chosen, without its progress and its warnings: refused updates are counted in the curves."""
+    from recollect import train
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return train(env, chosen.algorithm, collector=chosen.collector, policy=chosen.policy, seeds=seeds, progress=False, **limits)
 
 
 def in_processes(function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:

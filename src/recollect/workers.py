@@ -1,7 +1,7 @@
 """Independent tasks in processes of their own, each held to one core.
 
 XLA shares operations with all cores that it sees, which small ones pay for, and compiles a program on one core alone. A process for
-each core does neither harm.
+each core does neither harm. What goes between the processes is pickled, through pipes that no one else can write to, and never to a file.
 """
 
 import contextlib

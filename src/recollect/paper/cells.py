@@ -182,11 +182,11 @@ def finish(together: Sequence[AbstractCell], alone: Sequence[AbstractCell], fold
     A process that sees one core adds numbers in one order, so that the same seeds give the same numbers to the last digit. `done` is
     told the share of all that is there, and about how many seconds are left.
     """
-    pieces = {file: cell.work / len(cell.files(folder)) for cell in (*together, *alone) for file in cell.files(folder)}
-    missing = {file.path: size for file, size in pieces.items() if not file.fits()}
+    pieces = [(file, cell.work / len(files)) for cell in (*together, *alone) for files in [cell.files(folder)] for file in files]
+    missing = {file.path: size for file, size in pieces if not file.fits()}
     for path in missing:
         path.unlink(missing_ok=True)
-    total, to_do, began = sum(pieces.values()), sum(missing.values()), time.perf_counter()
+    total, to_do, began = sum(size for _, size in pieces), sum(missing.values()), time.perf_counter()
 
     def tell() -> None:
         finished = sum(size for path, size in missing.items() if path.exists())

@@ -66,9 +66,10 @@ class FreshCell(AbstractCell):
         env = make(cell.env, max_steps=cell.max_steps, engine="compiled")
         draw = lambda key, policy, episodes: _draw(Episodes(episodes), key, env, policy)
         policy = make_policy(jax.random.fold_in(key, 0), env, cell.policy)
-        state = algorithm.init(policy, draw(key, policy, cell.episodes), key)
+        first = draw(key, policy, cell.episodes)
+        state = algorithm.init(policy, first, key)
         estimators = [PG(window=window, discount=algorithm.discount, advantages=algorithm.advantages) for window in self.windows]
-        history, found = History.empty(draw(key, policy, cell.episodes), max(self.windows)), []
+        history, found = History.empty(first, max(self.windows)), []
         for n in range(1, max(self.looks) + 1):
             key_batch, key_update, key_fresh = jax.random.split(jax.random.fold_in(key, n), 3)
             batch = draw(key_batch, state.policy, cell.episodes)
