@@ -11,6 +11,7 @@ from jaxtyping import Array, Int
 from recollect.collect import Draws, Episodes, Steps
 from recollect.envs import AbstractEnv, Actions, CartPole, Step, garnet
 from recollect.policies import softmax_policy, tabular_softmax_policy
+from recollect.random import unrolled
 from recollect.types import flatten
 
 KEY = jax.random.key(7)
@@ -118,3 +119,23 @@ def test_behaviour_log_probabilities_are_those_of_the_policy(collector):
     for index in np.argwhere(np.asarray(batch.mask)):
         at = tuple(index)
         np.testing.assert_allclose(batch.log_probs[at], policy.log_prob(batch.observations[at], batch.actions[at]), rtol=1e-5)
+
+
+def test_unrolled_keys_give_the_numbers_of_jax():
+    """Actions on the host are drawn with them, and have to be those of the compiled engine."""
+    key, many = jax.random.key(3), jax.random.split(jax.random.key(4), 5)
+    assert jnp.array_equal(jax.random.key_data(unrolled(many)), jax.random.key_data(many))
+    for draw in (
+        lambda key: jax.random.key_data(jax.random.split(key, (2, 3))),
+        lambda key: jax.random.key_data(jax.random.fold_in(key, jnp.int32(77))),
+        lambda key: jax.random.normal(key, (3, 5)),
+        lambda key: jax.random.categorical(key, jnp.arange(4.0)),
+        lambda key: jax.random.bits(key, (7,), jnp.uint8),
+        lambda key: jax.random.permutation(key, 9),
+        lambda key: jax.vmap(jax.random.gumbel)(jax.random.split(key, 4)),
+    ):
+        assert jnp.array_equal(jax.jit(draw)(key), jax.jit(draw)(unrolled(key)))
+    with jax.enable_x64(True):
+        assert jnp.array_equal(jax.random.normal(key, (6,), jnp.float64), jax.random.normal(unrolled(key), (6,), jnp.float64))
+    other = jax.random.key(0, impl="rbg")
+    assert unrolled(other) is other

@@ -16,6 +16,7 @@ from jaxtyping import Array, Key
 from recollect.collect import AbstractCollector, Collected, Episodes, Steps, copy_keys
 from recollect.envs.hosted import HostEnv
 from recollect.policies import AbstractPolicy
+from recollect.random import unrolled
 from recollect.types import Batch
 
 
@@ -83,17 +84,19 @@ class HostCollector:
             real, truncated = stepped.real, stepped.truncated | stepped.diverged | (self.times + 1 >= self.limit)
             found["rewards"][t], found["next_observations"][t] = stepped.rewards, stepped.observations
             found["terminated"][t], found["truncated"][t], found["mask"][t] = stepped.terminated, truncated, real
-            ended = real & (stepped.terminated | truncated)
             taken += real
+            self.times += 1
             self.totals += np.where(real, stepped.rewards, 0)
+            ended = real & (stepped.terminated | truncated)
+            over = ended | ~real
+            if not over.any():
+                continue
             returns[t, ended] = self.totals[ended]
             for copy in np.flatnonzero(real & stepped.diverged):
                 found["mask"][began[copy] : t + 1, copy] = False
                 returns[t, copy] = np.nan
                 self.dropped += 1
-            over = ended | ~real
-            self.times, self.totals = np.where(over, 0, self.times + 1), np.where(over, 0, self.totals)
-            began[over] = t + 1
+            self.times[over], self.totals[over], began[over] = 0, 0.0, t + 1
             if self.whole:
                 moving &= ~ended
                 if not moving.any():
@@ -123,7 +126,7 @@ class HostCollector:
 
         def act(step: int) -> np.ndarray:
             rows[:, :-2], rows[:, -2], rows[:, -1] = self.vector.observations, self.times, step
-            actions = np.asarray(sample(leaves, keys, inputs.copy()))
+            actions = np.asarray(sample(leaves, keys, inputs))
             return actions.reshape(len(self.times), *actions.shape[2:])
 
         return act
@@ -142,7 +145,7 @@ def check_collector(env: HostEnv, collector: AbstractCollector) -> tuple[int, in
 
 @eqx.filter_jit
 def _seed_copy_keys(keys: Key[Array, " seed"], copies: int) -> Key[Array, "seed copy"]:
-    return jax.vmap(lambda key: copy_keys(key, copies))(keys)
+    return unrolled(jax.vmap(lambda key: copy_keys(key, copies))(keys))
 
 
 @functools.lru_cache(maxsize=16)
