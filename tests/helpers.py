@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from recollect.algorithms import AbstractAlgorithm
 from recollect.collect import AbstractCollector, Episodes
@@ -11,6 +12,11 @@ from recollect.policies import AbstractPolicy, softmax_policy
 from recollect.types import Batch, flatten, traced_floats
 
 ENV = CartPole(max_steps=20)
+
+
+def computed(function, *arguments, **more):
+    """What the function gives, as NumPy arrays, from one program: called as it is, every operation in it would be compiled by itself."""
+    return jax.tree.map(np.asarray, eqx.filter_jit(function)(*arguments, **more))
 
 
 def random_policy(key, env: AbstractEnv = ENV, widths=(5,)) -> AbstractPolicy:

@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import batch_of, random_policy
+from helpers import batch_of, computed, random_policy
 
 from recollect.advantages import Advantages, linear_values, returns_to_go, vtrace
 from recollect.collect import Draws, Steps
@@ -20,10 +21,11 @@ KEY = jax.random.key(0)
 
 
 def batch_from(rewards, terminated, truncated, mask):
-    rewards = jnp.asarray(rewards, jnp.float32)
-    nothing = jnp.zeros((*rewards.shape, 1))
-    flags = [jnp.asarray(x, bool) for x in (terminated, truncated, mask)]
-    return Batch(nothing, nothing, 0 * rewards, rewards, nothing, flags[0], flags[1], jnp.zeros(rewards.shape, int), flags[2])
+    rewards = np.float32(rewards)
+    nothing = np.zeros((*rewards.shape, 1), np.float32)
+    flags = [np.asarray(x, bool) for x in (terminated, truncated, mask)]
+    rows = (nothing, nothing, 0 * rewards, rewards, nothing, flags[0], flags[1], np.zeros(rewards.shape, np.int32), flags[2])
+    return Batch(*map(jnp.asarray, rows))
 
 
 def test_returns_to_go_equal_a_double_loop():
@@ -41,7 +43,7 @@ def test_returns_to_go_equal_a_double_loop():
                 if ended[row, t]:
                     break
     dirty = np.where(mask, rewards, np.nan)
-    found = returns_to_go(*map(jnp.asarray, (dirty, ended, mask)), 0.9)
+    found = computed(returns_to_go, *map(jnp.asarray, (dirty, ended, mask)), 0.9)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -65,7 +67,7 @@ def test_termination_and_truncation_by_hand(first, second):
     batch = batch_from([[1.0, 2.0]], says("terminated"), says("truncated"), [[True, second != "padding"]])
     values, following, one = jnp.array([[10.0, 20.0]]), jnp.array([[20.0, 40.0]]), jnp.ones((1, 2))
     for name, decay in dict(gae=0.25, **{"return": 0.5}).items():
-        found, correction = vtrace(batch, values, following, 0.5, decay, one, one)
+        found, correction = computed(vtrace, batch, values, following, 0.5, jnp.array(decay), one, one)
         np.testing.assert_allclose(found[0], ENDINGS[first, second][name], atol=1e-6)
         np.testing.assert_allclose(correction, found, atol=1e-6)
 
@@ -97,7 +99,7 @@ def test_vtrace_equals_a_direct_double_loop():
         advantages[row, t] = rewards[row, t] + γ * bootstrap - values[row, t]
     batch = batch_from(np.where(mask, rewards, np.nan), terminated, truncated, mask)
     rho, c = jnp.minimum(ratio, ρ_most), jnp.minimum(ratio, c_most)
-    found, corrections = vtrace(batch, jnp.asarray(values), jnp.asarray(following), γ, γ * λ, rho, c)
+    found, corrections = computed(vtrace, batch, jnp.asarray(values), jnp.asarray(following), γ, γ * λ, rho, c)
     np.testing.assert_allclose(found, advantages, atol=1e-5)
     np.testing.assert_allclose(np.where(mask, values + corrections, 0), v, atol=1e-5)
 
@@ -107,12 +109,13 @@ def history_of(env, collector, count=2):
     batches = [batch_of(jax.random.fold_in(KEY, i), policy, env, collector) for i in range(count)]
     history = History.empty(batches[0], count + 1)
     for batch in batches:
-        history, _ = history.push(batch)
+        history, _ = eqx.filter_jit(History.push)(history, batch)
     return history.batches, policy
 
 
 def estimate(advantages, batches, policy, discount=0.99, log_ratio=0.0, **more):
-    return advantages(batches, policy, discount, jnp.zeros_like(batches.rewards) + log_ratio, **more)
+    ratios = jnp.asarray(np.broadcast_to(np.float32(log_ratio), batches.rewards.shape))
+    return computed(advantages, batches, policy, discount, ratios, **more)
 
 
 def test_vtrace_is_gae_when_the_policies_agree_and_only_then():
@@ -122,7 +125,7 @@ def test_vtrace_is_gae_when_the_policies_agree_and_only_then():
     gae, corrected = (Advantages(name, "critic", gae_lambda=0.9) for name in ("gae", "vtrace"))
     same = [estimate(a, batches, policy, critic=critic) for a in (gae, corrected)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *same)
-    ratio = 0.5 * jax.random.normal(KEY, batches.rewards.shape)
+    ratio = np.random.default_rng(0).normal(0, 0.5, batches.rewards.shape)
     moved = [estimate(a, batches, policy, log_ratio=ratio, critic=critic).advantages for a in (gae, corrected)]
     np.testing.assert_array_equal(moved[0], same[0].advantages)
     assert np.abs(moved[1] - moved[0]).max() > 0.1
@@ -143,25 +146,26 @@ def test_an_overflowing_ratio_stays_finite():
 def test_baselines():
     batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
     mask = np.asarray(batches.mask)
-    found = [np.asarray(estimate(Advantages(baseline=b), batches, policy).advantages) for b in ("none", "mean", "linear")]
+    found = [estimate(Advantages(baseline=b), batches, policy).advantages for b in ("none", "mean", "linear")]
     plain, centred, fitted = found
     np.testing.assert_allclose(centred[mask], plain[mask] - plain[mask].mean(), atol=1e-4)
     assert fitted[mask].var() < centred[mask].var()
-    scaled = np.asarray(estimate(Advantages(standardise=True), batches, policy).advantages)
+    scaled = estimate(Advantages(standardise=True), batches, policy).advantages
     np.testing.assert_allclose([scaled[mask].mean(), scaled[mask].std()], [0, 1], atol=1e-3)
     for estimates in (plain, centred, fitted, scaled):
         assert (estimates[~mask] == 0).all()
 
 
 def test_the_linear_baseline_finds_a_quadratic_value():
-    observations = jax.random.normal(KEY, (2, 3, 50, 3))
+    draw = lambda *shape: np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    observations, others = np.split(draw(4, 3, 50, 3), 2)
     quadratic = lambda observations: 2 + observations[..., 0] - 3 * observations[..., 1] * observations[..., 2]
-    mask = jnp.broadcast_to(jnp.arange(50) < 45, (2, 3, 50))
-    fitted = linear_values(observations, jnp.where(mask, quadratic(observations), 1e6), mask)
-    others = jax.random.normal(jax.random.key(1), (2, 3, 50, 3))
-    np.testing.assert_allclose(fitted(others), quadratic(others), atol=0.03)
-    wide = jax.random.normal(KEY, (1, 1, 200, 20))
-    np.testing.assert_allclose(linear_values(wide, wide[..., 0] ** 2, jnp.ones((1, 1, 200), bool))(wide), wide[..., 0] ** 2, atol=0.02)
+    mask = np.broadcast_to(np.arange(50) < 45, (2, 3, 50))
+    fit = lambda observations, targets, mask, at: linear_values(observations, targets, mask)(at)
+    fitted = computed(fit, observations, np.where(mask, quadratic(observations), np.float32(1e6)), mask, others)
+    np.testing.assert_allclose(fitted, quadratic(others), atol=0.03)
+    wide = draw(1, 1, 200, 20)
+    np.testing.assert_allclose(computed(fit, wide, wide[..., 0] ** 2, np.ones((1, 1, 200), bool), wide), wide[..., 0] ** 2, atol=0.02)
 
 
 def test_exact_advantages_are_those_of_the_current_policy():
@@ -169,6 +173,6 @@ def test_exact_advantages_are_those_of_the_current_policy():
     batches, _ = history_of(env, Draws(6))
     policy = tabular_softmax_policy(4, 2)
     found = estimate(Advantages(estimator="exact"), batches, policy, env.discount, oracle=env).advantages
-    table = env.advantages(policy)
-    expected = table[batches.observations.argmax(-1), batches.actions]
+    batches = jax.device_get(batches)
+    expected = computed(env.advantages, policy)[batches.observations.argmax(-1), batches.actions]
     np.testing.assert_allclose(found[batches.mask], expected[batches.mask], atol=1e-5)

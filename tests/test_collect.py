@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from helpers import computed
 from jaxtyping import Array, Int
 
 from recollect.collect import Draws, Episodes, Steps
@@ -49,9 +50,9 @@ def test_draws_follow_the_occupancy_measure():
     θ, unflatten = flatten(tabular_softmax_policy(4, 2))
     policy = unflatten(jax.random.normal(jax.random.key(0), θ.shape))
     count = 20_000
-    _, collected = eqx.filter_jit(Draws(count))(KEY, env, policy, None, 0.8)
+    _, collected = computed(Draws(count), KEY, env, policy, None, 0.8)
     batch = collected.batch
-    cells = np.asarray(batch.observations.argmax(-1) * 2 + batch.actions).ravel()
+    cells = (batch.observations.argmax(-1) * 2 + batch.actions).ravel()
     expected = np.asarray(env.occupancy(policy)[:, None] * env.probabilities(policy), np.float64).ravel()
     assert scipy.stats.chisquare(np.bincount(cells, minlength=8), expected / expected.sum() * count).pvalue > 1e-3
     # The same test must reject the stationary distribution of a slightly different discount.
@@ -64,11 +65,11 @@ def test_draws_follow_the_occupancy_measure():
 
 def test_whole_episodes_end_where_the_environment_says():
     env = Counting()
-    _, collected = Episodes(50)(KEY, env, policy_for(env), None, 0.99)
+    _, collected = computed(Episodes(50), KEY, env, policy_for(env), None, 0.99)
     batch = collected.batch
-    lengths = np.asarray(batch.observations[:, 0, 1], int)
+    lengths = batch.observations[:, 0, 1].astype(int)
     np.testing.assert_array_equal(batch.mask.sum(1), np.minimum(lengths, 6))
-    last = np.asarray(batch.mask.sum(1)) - 1
+    last = batch.mask.sum(1) - 1
     rows = np.arange(50)
     np.testing.assert_array_equal(batch.terminated[rows, last], lengths <= 6)
     np.testing.assert_array_equal(batch.truncated[rows, last], lengths >= 6)
@@ -103,11 +104,11 @@ def test_steps_never_cross_an_episode_and_count_returns_exactly():
 def test_a_draw_depends_on_its_copy_alone():
     env = CartPole(max_steps=30)
     policy = policy_for(env)
-    few, many = (Episodes(n)(KEY, env, policy, None, 0.99)[1].batch for n in (2, 5))
+    episodes = lambda count, key: computed(Episodes(count), key, env, policy, None, 0.99)[1].batch
+    few, many = episodes(2, KEY), episodes(5, KEY)
     np.testing.assert_array_equal(few.actions, many.actions[:2])
-    again = Episodes(2)(KEY, env, policy, None, 0.99)[1].batch
-    jax.tree.map(np.testing.assert_array_equal, few, again)
-    other = Episodes(2)(jax.random.key(8), env, policy, None, 0.99)[1].batch
+    jax.tree.map(np.testing.assert_array_equal, few, episodes(2, KEY))
+    other = episodes(2, jax.random.key(8))
     assert not np.array_equal(few.observations, other.observations)
 
 
@@ -115,10 +116,11 @@ def test_a_draw_depends_on_its_copy_alone():
 def test_behaviour_log_probabilities_are_those_of_the_policy(collector):
     env = CartPole(max_steps=10)
     policy = policy_for(env)
-    batch = collector(KEY, env, policy, collector.init(KEY, env), 0.9)[1].batch
-    for index in np.argwhere(np.asarray(batch.mask)):
+    batch = computed(lambda: collector(KEY, env, policy, collector.init(KEY, env), 0.9)[1].batch)
+    log_prob = eqx.filter_jit(policy.log_prob)
+    for index in np.argwhere(batch.mask):
         at = tuple(index)
-        np.testing.assert_allclose(batch.log_probs[at], policy.log_prob(batch.observations[at], batch.actions[at]), rtol=1e-5)
+        np.testing.assert_allclose(batch.log_probs[at], log_prob(batch.observations[at], batch.actions[at]), rtol=1e-5)
 
 
 def test_unrolled_keys_give_the_numbers_of_jax():

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import computed
 
 from recollect.envs import LQC, CartPole, Tabular, chain, garnet, gridworld
 from recollect.envs.cartpole import CartPoleState
@@ -35,7 +36,7 @@ def test_cartpole_equals_gymnasium_step_by_step():
 
 
 def test_cartpole_starts_where_gymnasium_does():
-    states = jax.vmap(lambda key: CartPole().reset(key).values)(jax.random.split(jax.random.key(0), 1000))
+    states = computed(jax.vmap(lambda key: CartPole().reset(key).values), jax.random.split(jax.random.key(0), 1000))
     assert np.abs(states).max() <= 0.05
     np.testing.assert_allclose(states.mean(0), 0, atol=0.004)
 
@@ -63,17 +64,17 @@ def test_lqc_closed_forms():
             state, total, weight = step.state, total + weight * step.reward, weight * 0.5
         return total
 
-    returns = jax.jit(jax.vmap(walk))(keys)
+    returns = computed(jax.vmap(walk), keys)
     error = returns.std() / len(keys) ** 0.5
     assert abs(returns.mean() - env.expected_return(policy)) < 4 * error
     gradient = jax.grad(lambda shift: env.expected_return(ShiftPolicy(shift)))(policy.shift)
     np.testing.assert_allclose(gradient, -2 * 0.7 / 0.5, rtol=1e-6)
     # The density integrates to one, and the advantage averages to zero over actions.
-    grid = jnp.linspace(-8, 8, 4001)
-    density = jnp.exp(jax.vmap(lambda s: env.log_occupancy(policy, s[None]))(grid))
-    np.testing.assert_allclose(jnp.trapezoid(density, grid), 1, rtol=1e-5)
-    actions = policy.mode(jnp.array([1.3])) + jax.random.normal(jax.random.key(1), (100_000, 1))
-    advantages = jax.vmap(lambda a: env.advantage(policy, jnp.array([1.3]), a))(actions)
+    grid = np.linspace(-8, 8, 4001)
+    density = np.exp(computed(jax.vmap(lambda s: env.log_occupancy(policy, s[None])), np.float32(grid)))
+    np.testing.assert_allclose(np.trapezoid(density, grid), 1, rtol=1e-5)
+    actions = np.asarray(policy.mode(jnp.array([1.3]))) + np.random.default_rng(1).normal(size=(100_000, 1)).astype(np.float32)
+    advantages = computed(jax.vmap(lambda a: env.advantage(policy, jnp.array([1.3]), a)), actions)
     assert abs(advantages.mean()) < 4 * advantages.std() / len(actions) ** 0.5
 
 
@@ -83,9 +84,15 @@ def test_tabular_answers_are_exact(env):
         env = Tabular(*[np.asarray(x, np.float64) for x in (env.transitions, env.rewards, env.initial)], env.discount)
         env = Tabular(env.transitions / env.transitions.sum(-1, keepdims=True), env.rewards, env.initial / env.initial.sum(), env.discount)
         θ, unflatten = flatten(tabular_softmax_policy(env.observation_size, env.actions.count))
-        θ = jax.random.normal(jax.random.key(0), θ.shape)
-        policy = unflatten(θ)
-        π = env.probabilities(policy)
+        θ = np.random.default_rng(0).normal(size=θ.shape)
+
+        def look(θ):
+            policy, states = unflatten(θ), jnp.eye(env.observation_size)
+            kl = lambda moved: env.occupancy(policy) @ jax.vmap(lambda s: policy.kl(unflatten(moved), s))(states)
+            ask = (env.probabilities, env.value, env.occupancy, env.advantages, env.expected_return, env.gradient, env.fisher)
+            return [question(policy) for question in ask], jax.hessian(kl)(θ)
+
+        (π, found_value, found_occupancy, advantages, expected_return, gradient, fisher), curvature = computed(look, θ)
         np.testing.assert_allclose(π.sum(1), 1, rtol=1e-12)
         # Value by iteration, occupancy by its series.
         table, dynamics = np.asarray(π), np.einsum("sa,sat->st", π, env.transitions)
@@ -93,20 +100,17 @@ def test_tabular_answers_are_exact(env):
         for _ in range(600):
             value = (table * np.asarray(env.rewards)).sum(1) + env.discount * dynamics @ value
             occupancy, reached, weight = occupancy + weight * reached, reached @ dynamics, weight * env.discount
-        np.testing.assert_allclose(env.value(policy), value, rtol=1e-9)
-        np.testing.assert_allclose(env.occupancy(policy), occupancy, rtol=1e-9)
-        np.testing.assert_allclose((π * env.advantages(policy)).sum(1), 0, atol=1e-10)
+        np.testing.assert_allclose(found_value, value, rtol=1e-9)
+        np.testing.assert_allclose(found_occupancy, occupancy, rtol=1e-9)
+        np.testing.assert_allclose((π * advantages).sum(1), 0, atol=1e-10)
         # η = E_d[R] / (1 − γ): the factor that the paper's preliminaries leave out.
-        mean_reward = (env.occupancy(policy)[:, None] * π * env.rewards).sum()
-        np.testing.assert_allclose(env.expected_return(policy), mean_reward / (1 - env.discount), rtol=1e-10)
+        mean_reward = (found_occupancy[:, None] * π * np.asarray(env.rewards)).sum()
+        np.testing.assert_allclose(expected_return, mean_reward / (1 - env.discount), rtol=1e-10)
         # Gradient against central differences, Fisher matrix against the curvature of KL.
-        step = 1e-5
-        η = jax.jit(lambda θ: env.expected_return(unflatten(θ)))
-        differences = [(η(θ + step * e) - η(θ - step * e)) / (2 * step) for e in jnp.eye(θ.size)]
-        np.testing.assert_allclose(env.gradient(policy), jnp.array(differences), atol=1e-8)
-        states = jnp.eye(env.observation_size)
-        kl = lambda θ: env.occupancy(policy) @ jax.vmap(lambda s: policy.kl(unflatten(θ), s))(states)
-        np.testing.assert_allclose(env.fisher(policy), jax.hessian(kl)(θ), atol=1e-10)
+        aside = 1e-5 * np.eye(θ.size)
+        η = computed(jax.vmap(lambda θ: env.expected_return(unflatten(θ))), np.concatenate([θ + aside, θ - aside]))
+        np.testing.assert_allclose(gradient, (η[: θ.size] - η[θ.size :]) / 2e-5, atol=1e-8)
+        np.testing.assert_allclose(fisher, curvature, atol=1e-10)
 
 
 def test_tabular_steps_follow_the_table():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.integrate
 import scipy.stats
+from helpers import computed
 
 from recollect.policies import (
     Gaussian,
@@ -43,20 +44,21 @@ HEADS = {
 
 @pytest.mark.parametrize("name", HEADS)
 def test_entropy_kl_and_fisher_are_means_over_actions(name):
-    head, outputs, other, other_outputs = HEADS[name]
-    actions = jax.vmap(lambda key: head.sample(key, outputs))(jax.random.split(jax.random.key(0), 200_000))
-    log_p = jax.vmap(lambda a: head.log_prob(outputs, a))(actions)
-    log_q = jax.vmap(lambda a: other.log_prob(other_outputs, a))(actions)
-    for exact, samples in ((head.entropy(outputs), -log_p), (head.kl(outputs, other, other_outputs), log_p - log_q)):
-        assert abs(exact - samples.mean()) < 4 * samples.std() / len(samples) ** 0.5 + 1e-6
+    count = 200_000
 
-    scores = jax.vmap(lambda a: jax.grad(lambda parts: parts[0].log_prob(parts[1], a))((head, outputs)))(actions)
-    flat = jnp.concatenate([leaf.reshape(len(actions), -1) for leaf in jax.tree.leaves(scores)], axis=1)
-    on_head, on_outputs = head.fisher_root(outputs)
-    root = jnp.concatenate([*jax.tree.leaves(on_head), on_outputs], axis=1)
-    products = flat[:, :, None] * flat[:, None, :]
-    error = products.std(0) / len(actions) ** 0.5
-    np.testing.assert_array_less(jnp.abs(root.T @ root - products.mean(0)), 5 * error + 1e-5)
+    def look(head, outputs, other, other_outputs):
+        actions = jax.vmap(lambda key: head.sample(key, outputs))(jax.random.split(jax.random.key(0), count))
+        log_p = jax.vmap(lambda a: head.log_prob(outputs, a))(actions)
+        log_q = jax.vmap(lambda a: other.log_prob(other_outputs, a))(actions)
+        scores = jax.vmap(lambda a: jax.grad(lambda parts: parts[0].log_prob(parts[1], a))((head, outputs)))(actions)
+        flat = jnp.concatenate([leaf.reshape(count, -1) for leaf in jax.tree.leaves(scores)], axis=1)
+        products = flat[:, :, None] * flat[:, None, :]
+        root = jnp.concatenate(jax.tree.leaves(head.fisher_root(outputs)), axis=1)
+        exact = head.entropy(outputs), head.kl(outputs, other, other_outputs), root.T @ root
+        return exact, [(samples.mean(0), samples.std(0)) for samples in (-log_p, log_p - log_q, products)]
+
+    for exact, (mean, spread), (errors, slack) in zip(*computed(look, *HEADS[name]), ((4, 1e-6), (4, 1e-6), (5, 1e-5)), strict=True):
+        np.testing.assert_array_less(np.abs(exact - mean), errors * spread / count**0.5 + slack)
 
 
 def test_gaussian_matches_scipy():
@@ -73,7 +75,7 @@ def test_squashed_gaussian_is_a_density_and_matches_scipy(mean, log_std, bounds)
     low, high = np.float32(bounds).astype(float)
     fine = np.linspace(-10, 10, 40_000)
     actions = np.unique(np.float32(low + (high - low) * scipy.special.expit(2 * fine)))
-    log_p = jax.vmap(lambda a: head.log_prob(jnp.array([mean]), a[None]))(actions)
+    log_p = computed(jax.vmap(lambda a: head.log_prob(jnp.array([mean]), a[None])), actions)
     actions, log_p = actions.astype(float), np.asarray(log_p, float)
     np.testing.assert_allclose(np.trapezoid(np.exp(log_p), actions), 1, atol=1e-3)
 
@@ -85,18 +87,22 @@ def test_squashed_gaussian_is_a_density_and_matches_scipy(mean, log_std, bounds)
 
 @pytest.mark.parametrize("mean", [-7.0, 6.5, 50.0])
 def test_squashed_gaussian_keeps_its_identities_where_floats_saturate(mean):
-    head, outputs = SquashedGaussian(jnp.array([0.2, -0.5, 0.0]), BOUNDS), jnp.full(3, mean)
-    other = SquashedGaussian(head.log_std + 0.1, BOUNDS)
-    actions = jax.vmap(lambda key: head.sample(key, outputs))(jax.random.split(jax.random.key(1), 50_000))
+    both = jax.vmap(jax.value_and_grad(lambda parts, a: parts[0].log_prob(parts[1], a)), (None, 0))
+
+    def look(log_std, outputs):
+        head, other = SquashedGaussian(log_std, BOUNDS), SquashedGaussian(log_std + 0.1, BOUNDS)
+        actions = jax.vmap(lambda key: head.sample(key, outputs))(jax.random.split(jax.random.key(1), 50_000))
+        log_p, (on_head, on_outputs) = both((head, outputs), actions)
+        log_q = jax.vmap(lambda a: other.log_prob(outputs - 0.3, a))(actions)
+        return actions, (on_head.log_std, on_outputs, jnp.exp(log_q - log_p)), both((head, -outputs), actions)
+
+    actions, found, opposite = computed(look, jnp.array([0.2, -0.5, 0.0]), jnp.array([mean] * 3))
     low, high = np.float32(BOUNDS).T
     assert ((low <= actions) & (actions <= high)).all()
-    both = jax.vmap(jax.value_and_grad(lambda parts, a: parts[0].log_prob(parts[1], a)), (None, 0))
-    log_p, (on_head, on_outputs) = both((head, outputs), actions)
-    log_q = jax.vmap(lambda a: other.log_prob(outputs - 0.3, a))(actions)
-    for exact, samples in ((0, on_head.log_std), (0, on_outputs), (1, jnp.exp(log_q - log_p))):
-        assert jnp.isfinite(samples).all()
-        np.testing.assert_array_less(jnp.abs(samples.mean(0) - exact), 5 * samples.std(0) / len(actions) ** 0.5 + 2e-3)
-    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(both((head, -outputs), actions)))
+    for exact, samples in zip((0, 0, 1), found, strict=True):
+        assert np.isfinite(samples).all()
+        np.testing.assert_array_less(np.abs(samples.mean(0) - exact), 5 * samples.std(0) / len(actions) ** 0.5 + 2e-3)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(opposite))
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 0.3), (-0.7, 1.0), (1.5, 3.0), (0.0, 3.0), (50.0, 1.0)])
@@ -104,22 +110,26 @@ def test_squashed_entropy_matches_integration(mean, std):
     log_slope = lambda u: np.log(103 / 2) + 2 * (np.log(2) - u - np.logaddexp(0, -2 * u))
     integrand = lambda u: scipy.stats.norm.pdf(u, mean, std) * log_slope(u)
     integral, _ = scipy.integrate.quad(integrand, mean - 10 * std, mean + 10 * std, epsabs=1e-10, limit=200)
-    entropy = SquashedGaussian(jnp.log(jnp.array([std])), BOUNDS[2:]).entropy(jnp.array([mean]))
+    entropy = computed(lambda std, mean: SquashedGaussian(jnp.log(std), BOUNDS[2:]).entropy(mean), jnp.array([std]), jnp.array([mean]))
     np.testing.assert_allclose(entropy, integral + scipy.stats.norm.entropy(mean, std), atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_grid_softmax_is_a_softmax_for_each_number(size):
-    head, outputs = GridSoftmax(BOUNDS[:size], 4), jax.random.normal(jax.random.key(2), (4 * size,))
+    head, outputs = GridSoftmax(BOUNDS[:size], 4), np.random.default_rng(2).normal(size=4 * size).astype(np.float32)
     grids = np.float32([np.linspace(*pair, 4) for pair in BOUNDS[:size]])
     actions = np.array(list(itertools.product(*grids)))
-    log_probs = jax.vmap(lambda a: head.log_prob(outputs, a))(actions)
-    expected = [sum(rows) for rows in itertools.product(*jax.nn.log_softmax(outputs.reshape(size, 4)))]
+
+    def look(outputs, actions):
+        draws = jax.vmap(lambda key: head.sample(key, outputs))(jax.random.split(jax.random.key(3), 30_000))
+        return jax.vmap(lambda a: head.log_prob(outputs, a))(actions), head.mode(outputs), draws
+
+    log_probs, mode, draws = computed(look, outputs, actions)
+    expected = [sum(rows) for rows in itertools.product(*scipy.special.log_softmax(outputs.reshape(size, 4), axis=1))]
     np.testing.assert_allclose(log_probs, expected, rtol=1e-5)
-    np.testing.assert_allclose(jnp.exp(log_probs).sum(), 1, rtol=1e-5)
-    np.testing.assert_array_equal(head.mode(outputs), actions[np.argmax(log_probs)])
-    draws = jax.vmap(lambda key: head.sample(key, outputs))(jax.random.split(jax.random.key(3), 30_000))
-    counts = (np.asarray(draws)[:, None] == actions).all(2).sum(0)
+    np.testing.assert_allclose(np.exp(log_probs).sum(), 1, rtol=1e-5)
+    np.testing.assert_array_equal(mode, actions[np.argmax(log_probs)])
+    counts = (draws[:, None] == actions).all(2).sum(0)
     assert scipy.stats.chisquare(counts, np.exp(np.float64(log_probs)) / np.exp(np.float64(log_probs)).sum() * 30_000).pvalue > 1e-3
 
 
@@ -127,10 +137,10 @@ def test_grid_softmax_is_a_softmax_for_each_number(size):
     ("bounds", "points"), [((-0.1, 0.7), 7), ((-1 / 3, 1e6), 1001), ((1000.0, 1000.1), 100), ((-1e-20, 3e-20), 50), ((0.0, 1e30), 11)]
 )
 def test_grid_softmax_finds_every_value_again(bounds, points):
-    head, peaked = GridSoftmax((bounds,), points), 100 * jnp.eye(points)
-    values = jax.vmap(head.mode)(peaked)
+    head, peaked = GridSoftmax((bounds,), points), 100 * np.eye(points, dtype=np.float32)
+    values = computed(jax.vmap(head.mode), peaked)
     np.testing.assert_array_equal(values[:, 0], np.float32(np.linspace(*bounds, points)))
-    np.testing.assert_allclose(jax.vmap(head.log_prob)(peaked, values), 0, atol=1e-6)
+    np.testing.assert_allclose(computed(jax.vmap(head.log_prob), peaked, values), 0, atol=1e-6)
 
 
 def test_softmax_matches_scipy_and_samples_by_it():

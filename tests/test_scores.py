@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import dense
+from helpers import computed, dense
 
 from recollect.fisher import Fisher
 from recollect.gradient import policy_gradient
@@ -40,13 +40,11 @@ POLICIES = {
 @functools.cache
 def problem(name) -> tuple[Policy, jnp.ndarray, jnp.ndarray]:
     θ, unflatten = flatten(POLICIES[name])
-    noise = 0.05 if name == "direct table" else 0.5
-    policy = unflatten(θ + noise * jax.random.normal(KEY, θ.shape))
-    keys = jax.random.split(jax.random.key(1), ROWS)
-    observations = jax.vmap(
-        lambda k: jax.nn.one_hot(jax.random.randint(k, (), 0, 3), 3) if "table" in name else jax.random.normal(k, (3,))
-    )(keys)
-    return policy, observations, jax.vmap(policy.sample)(keys, observations)
+    draw, noise = np.random.default_rng(0), 0.05 if name == "direct table" else 0.5
+    policy = unflatten(θ + noise * np.float32(draw.normal(size=θ.shape)))
+    observations = np.eye(3)[draw.integers(0, 3, ROWS)] if "table" in name else draw.normal(size=(ROWS, 3))
+    observations = jnp.asarray(observations, jnp.float32)
+    return policy, observations, jax.jit(jax.vmap(policy.sample))(jax.random.split(KEY, ROWS), observations)
 
 
 @eqx.filter_jit
@@ -59,9 +57,10 @@ def _everything(scores):
 def test_layers_equal_differentiation_and_the_matrix(name):
     policy, observations, actions = problem(name)
     θ, unflatten = flatten(policy)
-    jacobian = jax.jit(jax.jacobian(lambda θ: jax.vmap(unflatten(θ).log_prob)(observations, actions)))(θ).T
+    expected = lambda θ: jax.vmap(unflatten(θ).log_prob)(observations, actions)
+    expected, jacobian = computed(lambda θ: (expected(θ), jax.jacobian(expected)(θ).T), θ)
     log_probs, layers = eqx.filter_jit(score_matrix)(policy, observations, actions)
-    np.testing.assert_allclose(log_probs, jax.vmap(policy.log_prob)(observations, actions), rtol=1e-5)
+    np.testing.assert_allclose(log_probs, expected, rtol=1e-5)
     for scores in (layers, TracedScores(policy, observations, actions)):
         assert scores.shape == jacobian.shape
         columns, pushed, pulled, gram, rows, taken = _everything(scores)
@@ -78,11 +77,10 @@ def test_expected_fisher_is_the_mean_over_actions(name):
     policy, observations, _ = problem(name)
     θ, unflatten = flatten(policy)
     actions = jnp.arange(policy.network.layers[-1].weight.shape[0])
-    score = jax.grad(lambda θ, s, a: unflatten(θ).log_prob(s, a))
-    each = jax.vmap(lambda s: jax.vmap(lambda a: score(θ, s, a))(actions))(observations)
-    π = jnp.exp(jax.vmap(lambda s: jax.vmap(lambda a: policy.log_prob(s, a))(actions))(observations))
-    expected = jnp.einsum("na,nad,nae->de", π, each, each)
-    columns = expected_score_matrix(policy, observations).columns()
+    score = jax.value_and_grad(lambda θ, s, a: unflatten(θ).log_prob(s, a))
+    log_probs, each = computed(jax.vmap(lambda s: jax.vmap(lambda a: score(θ, s, a))(actions)), observations)
+    expected = np.einsum("na,nad,nae->de", np.exp(log_probs), each, each)
+    columns = computed(lambda: expected_score_matrix(policy, observations).columns())
     np.testing.assert_allclose(columns @ columns.T, expected, atol=5e-5, rtol=1e-4)
 
 
@@ -90,15 +88,14 @@ def test_expected_fisher_is_the_mean_over_actions(name):
 def test_expected_fisher_for_continuous_actions_is_the_curvature_of_kl(name):
     policy, observations, _ = problem(name)
     θ, unflatten = flatten(policy)
-    curvature = jax.hessian(lambda θ: jax.vmap(lambda s: policy.kl(unflatten(θ), s))(observations).sum())(θ)
-    columns = expected_score_matrix(policy, observations).columns()
+    curvature = computed(jax.hessian(lambda θ: jax.vmap(lambda s: policy.kl(unflatten(θ), s))(observations).sum()), θ)
+    columns = computed(lambda: expected_score_matrix(policy, observations).columns())
     np.testing.assert_allclose(columns @ columns.T, curvature, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [3, 4, 11])
 def test_chunks_change_nothing(size):
-    policy, observations, actions = problem("softmax")
-    _, scores = score_matrix(policy, observations, actions)
+    _, scores = eqx.filter_jit(score_matrix)(*problem("softmax"))
     coefficients = jnp.linspace(0.1, 1, ROWS)
     whole = scores.pull(coefficients)
     pull = eqx.filter_jit(lambda count, c: fold(lambda s, c: s.pull(c), scores, c, count, size))
@@ -108,18 +105,19 @@ def test_chunks_change_nothing(size):
 
 
 def test_fisher_on_unit_vectors_is_its_matrix():
-    policy, observations, actions = problem("softmax")
-    _, scores = score_matrix(policy, observations, actions)
-    c = jnp.linspace(0.1, 1, ROWS)
-    fisher = Fisher(scores, c, jnp.array(ROWS))
-    columns = scores.columns()
+    _, scores = eqx.filter_jit(score_matrix)(*problem("softmax"))
+    c, advantages = np.linspace(0.1, 1, ROWS, dtype=np.float32), np.arange(ROWS, dtype=np.float32)
+
+    def look(fisher):
+        gradient = policy_gradient(fisher.scores, fisher.coefficients, jnp.asarray(advantages), fisher.count)
+        return fisher.scores.columns(), fisher.matrix(), dense(fisher.mv, fisher.shape[0]), fisher.gram(), gradient
+
+    columns, written, multiplied, gram, gradient = computed(look, Fisher(scores, jnp.asarray(c), jnp.array(ROWS)))
     matrix = (columns * c) @ columns.T
-    np.testing.assert_allclose(fisher.matrix(), matrix, atol=1e-5)
-    np.testing.assert_allclose(dense(fisher.mv, fisher.shape[0]), matrix, atol=1e-5)
-    spectrum = jnp.linalg.eigvalsh(fisher.gram())[-5:]
-    np.testing.assert_allclose(spectrum, jnp.linalg.eigvalsh(matrix)[-5:], rtol=1e-3)
-    advantages = jnp.arange(ROWS, dtype=float)
-    np.testing.assert_allclose(policy_gradient(scores, c, advantages, jnp.array(ROWS)), columns @ (c * advantages), atol=1e-4)
+    np.testing.assert_allclose(written, matrix, atol=1e-5)
+    np.testing.assert_allclose(multiplied, matrix, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.eigvalsh(gram)[-5:], np.linalg.eigvalsh(matrix)[-5:], rtol=1e-3)
+    np.testing.assert_allclose(gradient, columns @ (c * advantages), atol=1e-4)
 
 
 def test_packing_keeps_every_transition_newest_first(monkeypatch):
@@ -136,11 +134,11 @@ def test_packing_keeps_every_transition_newest_first(monkeypatch):
 
 def test_a_sample_of_rows_estimates_the_fisher_matrix_and_misses_no_large_score():
     policy, observations, actions = problem("softmax")
-    repeated = lambda x: jnp.concatenate([x] * 40)
-    _, scores = score_matrix(policy, repeated(observations), repeated(actions))
+    repeated = lambda x: np.concatenate([x] * 40)
+    _, scores = eqx.filter_jit(score_matrix)(policy, repeated(observations), repeated(actions))
     # One heavy row among hundreds of light ones: evenly spaced rows would most likely leave it out.
     weights = jnp.where(jnp.arange(40 * ROWS) == 217, 5.0, 0.01)
     fisher = Fisher(scores, weights, jnp.array(weights.size))
-    exact, sampled = fisher.matrix(), fisher.sample(60).matrix()
-    assert jnp.linalg.norm(sampled - exact) < 0.2 * jnp.linalg.norm(exact)
-    np.testing.assert_allclose(jnp.trace(sampled), jnp.trace(exact), rtol=0.1)
+    exact, sampled = computed(lambda fisher: (fisher.matrix(), fisher.sample(60).matrix()), fisher)
+    assert np.linalg.norm(sampled - exact) < 0.2 * np.linalg.norm(exact)
+    np.testing.assert_allclose(np.trace(sampled), np.trace(exact), rtol=0.1)
