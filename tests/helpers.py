@@ -19,6 +19,7 @@ def computed(function, *arguments, **more):
     return jax.tree.map(np.asarray, eqx.filter_jit(function)(*arguments, **more))
 
 
+@eqx.filter_jit
 def random_policy(key, env: AbstractEnv = ENV, widths=(5,)) -> AbstractPolicy:
     """A softmax policy that is far from uniform."""
     θ, unflatten = flatten(softmax_policy(key, env.observation_size, env.actions.count, widths))

@@ -1,5 +1,6 @@
 """Importance weights: identities, and that logs keep everything finite."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +11,16 @@ from recollect.collect import Draws
 from recollect.envs import LQC, garnet
 from recollect.history import History
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
-from recollect.recall import recall, remember_occupancy
+from recollect.recall import recall as _recall
+from recollect.recall import remember_occupancy
 from recollect.types import flatten
 from recollect.weights import Weights, effective_sample_size
 
 KEY = jax.random.key(0)
+recall = eqx.filter_jit(_recall)
 
 
+@eqx.filter_jit
 def remembered(policies, batches, rule, oracle=None):
     batches = [remember_occupancy(batch, policy, rule, oracle) for batch, policy in zip(batches, policies, strict=True)]
     history = History.empty(batches[0], len(batches))
