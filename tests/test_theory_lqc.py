@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import computed
 from jax.scipy.stats import norm
 from scipy import integrate, stats
 
@@ -79,19 +80,19 @@ def test_gradient_variance_and_drift_agree_with_simulation():
 def test_fusing_keys_give_normal_numbers_that_do_not_repeat():
     keys = jax.random.split(fusing_key(3), 40)
     # Under vmap and without it, from keys folded and split.
-    draws = jax.vmap(lambda key: jax.vmap(lambda i: normal(jax.random.fold_in(key, i), (25,)))(jnp.arange(50)))(keys)
-    alone = normal(jax.random.fold_in(keys[7], 3), (25,))
+    draws = computed(jax.vmap(lambda key: jax.vmap(lambda i: normal(jax.random.fold_in(key, i), (25,)))(jnp.arange(50))), keys)
+    alone = computed(lambda key: normal(jax.random.fold_in(key, 3), (25,)), keys[7])
     np.testing.assert_array_equal(draws[7, 3], alone)
-    flat = np.asarray(draws, np.float64).ravel()
+    flat = draws.astype(np.float64).ravel()
     assert len(np.unique(flat)) > 0.99 * len(flat)
     assert stats.kstest(flat, "norm").pvalue > 1e-3
-    correlations = np.corrcoef(np.asarray(draws, np.float64).reshape(40, -1)) - np.eye(40)
+    correlations = np.corrcoef(flat.reshape(40, -1)) - np.eye(40)
     assert np.abs(correlations).max() < 5 / np.sqrt(flat.size / 40)
-    far = np.asarray(normal(fusing_key(1), (1_000_000,)), np.float64)
+    far = computed(lambda: normal(fusing_key(1), (1_000_000,))).astype(np.float64)
     for level in (1e-4, 1e-3, 0.1, 0.999, 0.9999):
         share = (far < stats.norm.ppf(level)).mean()
         assert abs(share - level) < 5 * np.sqrt(level * (1 - level) / len(far))
-    bits = np.asarray(jax.random.bits(fusing_key(5), (10_000,)))
+    bits = computed(lambda: jax.random.bits(fusing_key(5), (10_000,)))
     assert abs(np.unpackbits(bits.view(np.uint8)).mean() - 0.5) < 5 * 0.5 / np.sqrt(320_000)
 
 
@@ -99,7 +100,7 @@ def test_fusing_keys_give_normal_numbers_that_do_not_repeat():
 def test_draws_from_the_occupancy_measure_are_those_of_walks(name):
     env = LQC() if name == "lqc" else chain(length=3, discount=0.5)
     policy = ShiftPolicy(jnp.array(1.5)) if name == "lqc" else tabular_softmax_policy(3, 2)
-    batches = [kind(2_000)(jax.random.key(i), env, policy, None, 0.5)[1].batch for i, kind in enumerate((Occupancy, Draws))]
+    batches = [computed(kind(2_000), jax.random.key(i), env, policy, None, 0.5)[1].batch for i, kind in enumerate((Occupancy, Draws))]
     if name == "lqc":
         drawn, walked = (np.asarray(batch.observations + batch.actions * 1j).ravel() for batch in batches)
         for part in (np.real, np.imag):
