@@ -34,7 +34,8 @@ def length_to_radius(
 ) -> Float[Array, ""]:
     """t such that ½ t² xᵀ(F + εI)x = radius: the step whose KL, to second order, is at most the radius."""
     curvature = direction @ (fisher.mv(direction) + damping * direction)
-    return jnp.sqrt(2 * radius / curvature)
+    # A policy without doubts has a gradient of nothing, or so small that its square is.
+    return jnp.sqrt(2 * radius / jnp.maximum(curvature, jnp.finfo(curvature.dtype).tiny))
 
 
 def backtrack(
