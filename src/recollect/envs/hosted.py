@@ -1,282 +1,24 @@
-"""Any environment that follows Gymnasium's API, stepped on the host as one vector of copies.
+"""Any environment that follows Gymnasium's API, by name, as a function or vectorised.
 
-Nothing that an environment gives back is trusted: every observation, reward and flag is checked, and the first that is wrong ends
-training with one sentence that names environment, step and copy. Time limits, boundaries between episodes and returns are counted by
-the collector. A vector reports the true successor of every transition; only then is a finished copy reset, from a seed that the
-collector chooses. That is why our own vectors disable Gymnasium's automatic resets.
+It is stepped on the host as one vector of copies (`vectors`). Time limits, boundaries between episodes and returns are counted by the
+collector (`collect_host`).
 """
 
-import abc
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Callable
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
-from gymnasium.vector.utils import iterate
 
 from recollect.checks import check_name
 from recollect.envs.base import Actions, check_max_steps
-from recollect.envs.spaces import actions_of, decoder, encoder
+from recollect.envs.spaces import actions_of, encoder
+from recollect.envs.vectors import AbstractVector, Checked, EnvironmentFailure, GymVector, LocalVector, described
 
 Engine = Literal["auto", "compiled", "gymnasium", "envpool"]
 ENGINES = get_args(Engine)
-
-
-class EnvironmentFailure(RuntimeError):
-    """An environment broke its contract, or broke down. `training` holds what had been learned until then, if anything."""
-
-    training: Any = None
-
-
-class Checked(gym.Wrapper):
-    """One copy of an environment, its observations as flat vectors, everything it returns checked."""
-
-    def __init__(self, env: gym.Env, name: str, copy: int):
-        super().__init__(env)
-        self._where, self._steps = f"copy {copy} of {name}", 0
-        self._size, self._encode = encoder(env.observation_space)
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (self._size,), np.float32)
-        self._world = _mujoco_world(env)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        found = self._call("reset", lambda: self.env.reset(seed=seed, options=options))
-        if not isinstance(found, tuple) or len(found) != 2:
-            self._fail("reset", f"returned {type(found).__name__} and not a pair of observation and info")
-        return self._row("reset", found[0]), {}
-
-    def step(self, action):
-        self._steps += 1
-        found = self._call("step", lambda: self.env.step(action))
-        if not isinstance(found, tuple) or len(found) != 5:
-            count = f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
-            self._fail("step", f"returned {count} and not observation, reward, terminated, truncated, info")
-        observation, reward, terminated, truncated, _ = found
-        try:
-            reward = float(reward)
-        except (TypeError, ValueError):
-            self._fail("step", f"returned the reward {reward!r:.60}, which is not a number")
-        if not np.isfinite(reward):
-            self._fail("step", f"returned the reward {reward}, which is not finite")
-        for field, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(flag, bool | np.bool_ | int | np.integer):
-                self._fail("step", f"returned {field} = {flag!r:.60}, which is neither true nor false")
-        # MuJoCo puts a world that diverged back to its start and goes on as if nothing had happened; only its counters tell.
-        diverged = self._world is not None and bool(self._world().any())
-        return self._row("step", observation), reward, bool(terminated), bool(truncated), {"diverged": diverged}
-
-    def _call(self, method: str, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except Exception as error:
-            raise EnvironmentFailure(f"{self._where}, step {self._steps}: {method} raised {_described(error)}.") from error
-
-    def _row(self, method: str, observation: Any) -> np.ndarray:
-        row = np.empty(self._size, np.float32)
-        try:
-            with np.errstate(over="ignore"):
-                self._encode(observation, row)
-        except ValueError as error:
-            self._fail(method, f"gave back an observation that is wrong: {error}")
-        if not np.isfinite(row).all():
-            bad = int(np.flatnonzero(~np.isfinite(row))[0])
-            self._fail(method, f"gave back an observation that is not finite: number {bad} of {len(row)} is {row[bad]}")
-        return row
-
-    def _fail(self, method: str, what: str):
-        raise EnvironmentFailure(f"{self._where}, step {self._steps}: {method} {what}.")
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(".: ").replace("\n", " ")
-
-
-def _mujoco_world(env: gym.Env) -> Callable[[], np.ndarray] | None:
-    """Where MuJoCo counts positions, velocities and accelerations that were not sane, if `env` is a MuJoCo world."""
-    world: Any = env.unwrapped
-    if not type(getattr(world, "data", None)).__module__.startswith("mujoco"):
-        return None
-    from mujoco import mjtWarning  # pyright: ignore[reportAttributeAccessIssue]
-
-    kinds = [int(kind) for kind in (mjtWarning.mjWARN_BADQPOS, mjtWarning.mjWARN_BADQVEL, mjtWarning.mjWARN_BADQACC)]
-    return lambda: world.data.warning.number[kinds]
-
-
-class Stepped(NamedTuple):
-    """What one step of all copies gave; each array begins with the copy."""
-
-    observations: np.ndarray
-    """The true successors, also where an episode ended."""
-    rewards: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    real: np.ndarray
-    """False where the step was no transition: the copy was at rest, or used the step to reset itself."""
-    diverged: np.ndarray
-    """Where a simulator reported that its state had become meaningless."""
-
-
-class AbstractVector(abc.ABC):
-    """Copies of an environment. `observations` is what the policy acts on next."""
-
-    count: int
-    observations: np.ndarray
-    rests: bool = False
-    """Whether copies can be left out of a step."""
-    resets_itself: bool = False
-    """Whether a copy that ended starts again without being asked, from a seed of its own."""
-
-    @abc.abstractmethod
-    def reset(self, seeds: Sequence[int]) -> None:
-        """Begin an episode in every copy."""
-
-    @abc.abstractmethod
-    def step(self, actions: np.ndarray, moving: np.ndarray) -> Stepped:
-        """One step of the copies in `moving` (of all, if copies cannot rest)."""
-
-    @abc.abstractmethod
-    def restart(self, which: np.ndarray, seeds: Callable[[int], int]) -> None:
-        """Begin an episode in the copies `which`; `seeds` gives the seed of a copy."""
-
-    @abc.abstractmethod
-    def close(self) -> None: ...
-
-
-class LocalVector(AbstractVector):
-    """Copies in this process, one stepped after another."""
-
-    rests = True
-
-    def __init__(self, env: "HostEnv", count: int):
-        self.count = count
-        self._envs = [env.make_checked(i) for i in range(count)]
-        self._decode = decoder(env.action_space)
-        self.observations = np.zeros((count, env.observation_size), np.float32)
-
-    def reset(self, seeds):
-        for i, env in enumerate(self._envs):
-            self.observations[i], _ = env.reset(seed=seeds[i])
-
-    def step(self, actions, moving):
-        decoded = self._decode(actions)
-        rewards = np.zeros(self.count, np.float32)
-        terminated, truncated, diverged = np.zeros((3, self.count), bool)
-        for i in np.flatnonzero(moving).tolist():
-            self.observations[i], rewards[i], terminated[i], truncated[i], info = self._envs[i].step(decoded[i])
-            diverged[i] = info["diverged"]
-        return Stepped(self.observations.copy(), rewards, terminated, truncated, moving.copy(), diverged)
-
-    def restart(self, which, seeds):
-        for i in np.flatnonzero(which).tolist():
-            self.observations[i], _ = self._envs[i].reset(seed=seeds(i))
-
-    def close(self):
-        for env in self._envs:
-            env.close()
-
-
-class GymVector(AbstractVector):
-    """A vectorised environment of Gymnasium's kind, whichever way it resets."""
-
-    def __init__(self, vector: Any, env: "HostEnv", seeded: bool = False):
-        self._vector, self._name, self.count, self._steps = vector, env.name, vector.num_envs, 0
-        self._style = vector.metadata.get("autoreset_mode")
-        if self._style not in tuple(AutoresetMode):
-            raise ValueError(
-                f"{env.name} does not say in metadata['autoreset_mode'] how it resets; set it to one of gymnasium.vector.AutoresetMode."
-            )
-        self._seeded = seeded  # when it was made, which EnvPool takes for good
-        self.resets_itself = self._style != AutoresetMode.DISABLED
-        self._decode = decoder(env.action_space)
-        self._space = vector.observation_space
-        self._flat = isinstance(env.observation_space, gym.spaces.Box | gym.spaces.MultiBinary)
-        self._size, self._encode = encoder(env.observation_space)
-        self.observations = np.zeros((self.count, self._size), np.float32)
-        self._resetting = np.zeros(self.count, bool)
-
-    def reset(self, seeds):
-        seeded = {} if self._seeded else dict(seed=list(seeds))
-        self.observations = self._rows("reset", self._call("reset", lambda: self._vector.reset(**seeded))[0])
-        self._resetting[:] = False
-
-    def step(self, actions, moving):
-        self._steps += 1
-        found = self._call("step", lambda: self._vector.step(self._decode(actions)))
-        observations, rewards, terminated, truncated, infos = found
-        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
-        try:
-            rewards = np.asarray(rewards, np.float32)
-        except (TypeError, ValueError):
-            self._fail("step", f"returned the rewards {rewards!r:.60}, which are not numbers")
-        successors = self._rows("step", observations)
-        self.observations = successors.copy()
-        ended, real = terminated | truncated, ~self._resetting
-        if self._style == AutoresetMode.SAME_STEP:
-            for i in np.flatnonzero(ended):
-                self._row("step", infos["final_obs"][i], successors[i])
-        if self._style == AutoresetMode.NEXT_STEP:
-            self._resetting = ended & real
-        wrong = ~np.isfinite(np.where(real, rewards, 0))
-        if wrong.any():
-            self._fail("step", f"returned the reward {rewards[wrong][0]} in copy {np.flatnonzero(wrong)[0]}, which is not finite")
-        diverged = np.asarray(infos.get("diverged", np.zeros(self.count)), bool) if isinstance(infos, dict) else np.zeros(self.count, bool)
-        return Stepped(successors, rewards, terminated, truncated, real & moving, diverged)
-
-    def restart(self, which, seeds):
-        if self.resets_itself:
-            return
-        chosen = [seeds(i) if which[i] else None for i in range(self.count)]
-        found = self._call("reset", lambda: self._vector.reset(seed=chosen, options={"reset_mask": which.copy()}))
-        rows = self._rows("reset", found[0])
-        self.observations[which] = rows[which]
-
-    def close(self):
-        if not isinstance(self._vector, AsyncVectorEnv):
-            self._vector.close()
-            return
-        # Asking workers to finish, as Gymnasium does, would wait for one that cannot answer.
-        for process, pipe in zip(self._vector.processes, self._vector.parent_pipes, strict=True):
-            process.kill()
-            process.join()
-            if pipe is not None:
-                pipe.close()
-        self._vector.closed = True
-
-    def _call(self, method: str, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except EnvironmentFailure:
-            raise
-        except (EOFError, BrokenPipeError, ConnectionError) as error:
-            raise EnvironmentFailure(f"{self._name}, step {self._steps}: a worker process died during {method}.") from error
-        except Exception as error:
-            raise EnvironmentFailure(f"{self._name}, step {self._steps}: {method} raised {_described(error)}.") from error
-
-    def _rows(self, method: str, observations: Any) -> np.ndarray:
-        """The observations of all copies as rows of their own."""
-        rows = np.empty((self.count, self._size), np.float32)
-        if self._flat and np.shape(observations) == self._space.shape:
-            rows[:] = np.reshape(observations, (self.count, -1))
-            if not np.isfinite(rows).all():
-                copy, number = np.argwhere(~np.isfinite(rows))[0]
-                self._fail(method, f"gave back an observation that is not finite: number {number} of copy {copy} is {rows[copy, number]}")
-            return rows
-        for row, observation in zip(rows, iterate(self._space, observations), strict=True):
-            self._row(method, observation, row)
-        return rows
-
-    def _row(self, method: str, observation: Any, row: np.ndarray) -> None:
-        try:
-            self._encode(observation, row)
-        except ValueError as error:
-            self._fail(method, f"gave back an observation that is wrong: {error}")
-        if not np.isfinite(row).all():
-            self._fail(method, "gave back an observation that is not finite")
-
-    def _fail(self, method: str, what: str):
-        raise EnvironmentFailure(f"{self._name}, step {self._steps}: {method} {what}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,19 +61,18 @@ class HostEnv:
         if self.vector is not None:
             if self.vector.num_envs != count:
                 raise ValueError(f"{self.name} is a vector of {self.vector.num_envs} copies, but seeds times copies asks for {count}.")
-            return GymVector(self.vector, self)
+            return GymVector(self.vector, self.name)
         if self.envpool is not None:
-            return GymVector(_envpool(self.envpool, count, seed, self.max_steps), self, seeded=True)
+            return GymVector(_envpool(self.envpool, count, seed, self.max_steps), self.name, seeded=True)
         if not self.workers:
-            return LocalVector(self, count)
-        flat = dataclasses.replace(self, observation_space=gym.spaces.Box(-np.inf, np.inf, (self.observation_size,), np.float32))
+            return LocalVector([self.make_checked(copy) for copy in range(count)])
         makers = [_Maker(self, copy) for copy in range(count)]
         try:
             # Started afresh rather than forked: threads of JAX do not survive a fork.
             vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED, daemon=True)
         except (EOFError, BrokenPipeError, ConnectionError) as error:
             raise EnvironmentFailure(f"{self.name}: a worker process died at its start.") from error
-        return GymVector(vector, flat)
+        return GymVector(vector, self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -418,7 +159,7 @@ def _made(name: str, factory: Callable[[], gym.Env]) -> gym.Env:
         extra = "pip install 'recollect[mujoco]'" if "mujoco" in str(error).lower() else str(error).rstrip(".")
         raise ValueError(f"{name} needs a package that is not installed; {extra}.") from error
     except Exception as error:
-        raise EnvironmentFailure(f"{name} cannot be made: {_described(error)}.") from error
+        raise EnvironmentFailure(f"{name} cannot be made: {described(error)}.") from error
     if not isinstance(env, gym.Env):
         raise ValueError(f"{name}: the function made a {type(env).__name__}, which is not a gymnasium.Env; subclass it.")
     if not isinstance(getattr(env, "observation_space", None), gym.Space) or not isinstance(getattr(env, "action_space", None), gym.Space):
