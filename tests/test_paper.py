@@ -97,7 +97,9 @@ def test_a_process_that_dies_is_an_error():
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_keeps_what_is_finished_and_leaves_no_process(tmp_path, stop):
     command = [Path(sys.executable).parent / "recollect", "paper", "fig2", "--quick", "--out", str(tmp_path)]
-    run = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+    # Whoever runs the tests in the background of a script hands down that interrupts are ignored.
+    heeding = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heeding)
     assert run.stderr is not None
     try:
         while not list(tmp_path.glob("quick/cells/*-10.npz")):
