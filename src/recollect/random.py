@@ -79,9 +79,9 @@ def _keys_last(function):
     return lambda key, counters: flat(key[:, None], counters[:, None])[..., 0]
 
 
-def _rounds(key: tuple[Array, Array], counters: UInt32[Array, "*n"], count: int) -> tuple[UInt32[Array, "*n"], UInt32[Array, "*n"]]:
+def _rounds(keys: UInt32[Array, "2 *key"], counters: UInt32[Array, "..."], count: int) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
     """Both words of Threefry-2x32 of the blocks (0, counter)."""
-    schedule = (*key, key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
+    schedule = (keys[0], keys[1], keys[0] ^ keys[1] ^ np.uint32(0x1BD11BDA))
     a, b = jnp.broadcast_to(schedule[0], counters.shape), counters + schedule[1]
     for i in range(count):
         turn = _ROTATIONS[i % 8]
@@ -95,7 +95,7 @@ def _rounds(key: tuple[Array, Array], counters: UInt32[Array, "*n"], count: int)
 
 def _threefry(keys: UInt32[Array, "2 key"], counters: UInt32[Array, "block key"]) -> UInt32[Array, "block key"]:
     """The fewest rounds, both words of the result joined to one."""
-    a, b = _rounds((keys[0], keys[1]), counters, 13)
+    a, b = _rounds(keys, counters, 13)
     return a ^ b
 
 
@@ -156,23 +156,19 @@ _FUSING = define_prng_impl(
 )
 
 
-def _jax_words(key: UInt32[Array, "2"], counters: UInt32[Array, "*n"]) -> tuple[UInt32[Array, "*n"], UInt32[Array, "*n"]]:
-    return _rounds((key[0], key[1]), counters, 20)
-
-
 def _jax_bits(key: UInt32[Array, "2"], width: int, shape: tuple[int, ...]):
-    high, low = _jax_words(key, lax.iota(jnp.uint32, math.prod(shape)).reshape(shape))
+    high, low = _rounds(key, lax.iota(jnp.uint32, math.prod(shape)).reshape(shape), 20)
     if width == 64:
         return (high.astype(jnp.uint64) << np.uint64(32)) | low
     return (high ^ low).astype(_WORDS[width])
 
 
 def _jax_split(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> UInt32[Array, "*n 2"]:
-    return jnp.stack(_jax_words(key, lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)), -1)
+    return jnp.stack(_rounds(key, lax.iota(jnp.uint32, math.prod(shape)).reshape(shape), 20), -1)
 
 
 def _jax_fold_in(key: UInt32[Array, "2"], data) -> UInt32[Array, "2"]:
-    return jnp.stack(_jax_words(key, jnp.asarray(data).astype(jnp.uint32)))
+    return jnp.stack(_rounds(key, jnp.asarray(data).astype(jnp.uint32), 20))
 
 
 _UNROLLED = define_prng_impl(
