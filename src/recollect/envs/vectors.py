@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import iterate
 
-from recollect.envs.spaces import decoder, encoder
+from recollect.envs.spaces import Encoder, decoder, encoder
 
 
 class EnvironmentFailure(RuntimeError):
@@ -67,18 +67,26 @@ class Checked(gym.Wrapper):
 
     def _row(self, method: str, observation: Any) -> np.ndarray:
         row = np.empty(self.size, np.float32)
-        try:
-            with np.errstate(over="ignore"):
-                self._encode(observation, row)
-        except ValueError as error:
-            self._fail(method, f"gave back an observation that is wrong: {error}")
-        if not np.isfinite(row).all():
-            bad = int(np.flatnonzero(~np.isfinite(row))[0])
-            self._fail(method, f"gave back an observation that is not finite: number {bad} of {len(row)} is {row[bad]}")
+        wrong = _write(self._encode, observation, row)
+        if wrong:
+            self._fail(method, wrong)
         return row
 
     def _fail(self, method: str, what: str):
         raise EnvironmentFailure(f"{self._where}, step {self._steps}: {method} {what}.")
+
+
+def _write(encode: Encoder, observation: Any, row: np.ndarray) -> str:
+    """Put an observation into a row; what is wrong with it, or nothing."""
+    try:
+        with np.errstate(over="ignore"):
+            encode(observation, row)
+    except ValueError as error:
+        return f"gave back an observation that is wrong: {error}"
+    if np.isfinite(row).all():
+        return ""
+    bad = int(np.flatnonzero(~np.isfinite(row))[0])
+    return f"gave back an observation that is not finite: number {bad} of {len(row)} is {row[bad]}"
 
 
 def described(error: Exception) -> str:
@@ -259,12 +267,9 @@ class GymVector(AbstractVector):
         return rows
 
     def _row(self, method: str, observation: Any, row: np.ndarray) -> None:
-        try:
-            self._encode(observation, row)
-        except ValueError as error:
-            self._fail(method, f"gave back an observation that is wrong: {error}")
-        if not np.isfinite(row).all():
-            self._fail(method, "gave back an observation that is not finite")
+        wrong = _write(self._encode, observation, row)
+        if wrong:
+            self._fail(method, wrong)
 
     def _fail(self, method: str, what: str):
         raise EnvironmentFailure(f"{self._name}, step {self._steps}: {method} {what}.")
