@@ -49,8 +49,19 @@ def problem(name) -> tuple[Policy, jnp.ndarray, jnp.ndarray]:
 
 @eqx.filter_jit
 def _everything(scores):
-    pushed, pulled = dense(scores.push, scores.shape[0]), dense(scores.pull, ROWS)
+    pushed, pulled = dense(scores.push, scores.shape[0]), dense(scores.pull, scores.shape[1])
     return scores.columns(), pushed, pulled, scores.gram(), scores.rows(2, 4).columns(), scores.take(jnp.array([7, 1])).columns()
+
+
+def _agrees(scores, jacobian):
+    assert scores.shape == jacobian.shape
+    columns, pushed, pulled, gram, rows, taken = _everything(scores)
+    np.testing.assert_allclose(columns, jacobian, atol=2e-5)
+    np.testing.assert_allclose(pushed.T, jacobian, atol=2e-5)
+    np.testing.assert_allclose(pulled, jacobian, atol=2e-5)
+    np.testing.assert_allclose(gram, jacobian.T @ jacobian, atol=1e-4)
+    np.testing.assert_allclose(rows, jacobian[:, 2 * scores.rank : 6 * scores.rank], atol=2e-5)
+    np.testing.assert_allclose(taken, jacobian[:, [7, 1]], atol=2e-5)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -62,14 +73,25 @@ def test_layers_equal_differentiation_and_the_matrix(name):
     log_probs, layers = eqx.filter_jit(score_matrix)(policy, observations, actions)
     np.testing.assert_allclose(log_probs, expected, rtol=1e-5)
     for scores in (layers, TracedScores(policy, observations, actions)):
-        assert scores.shape == jacobian.shape
-        columns, pushed, pulled, gram, rows, taken = _everything(scores)
-        np.testing.assert_allclose(columns, jacobian, atol=2e-5)
-        np.testing.assert_allclose(pushed.T, jacobian, atol=2e-5)
-        np.testing.assert_allclose(pulled, jacobian, atol=2e-5)
-        np.testing.assert_allclose(gram, jacobian.T @ jacobian, atol=1e-4)
-        np.testing.assert_allclose(rows, jacobian[:, 2:6], atol=2e-5)
-        np.testing.assert_allclose(taken, jacobian[:, [7, 1]], atol=2e-5)
+        _agrees(scores, jacobian)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_scores_that_share_a_state_equal_differentiation(name):
+    """The scores of an expected Fisher matrix are the network's Jacobian times the root of the head's."""
+    policy, observations, _ = problem(name)
+    θ, unflatten = flatten(policy)
+
+    def each(s):
+        parts = lambda θ: (unflatten(θ).head, unflatten(θ).outputs(s))
+        (head, outputs), back = jax.vjp(parts, θ)
+        on_head, on_outputs = head.fisher_root(outputs)
+        return jax.vmap(lambda *root: back(root)[0])(on_head, on_outputs)
+
+    jacobian = computed(jax.vmap(each), observations)
+    scores = eqx.filter_jit(expected_score_matrix)(policy, observations)
+    _agrees(scores, jacobian.reshape(-1, len(θ)).T)
+    np.testing.assert_allclose(scores.squared_norms(), (jacobian**2).sum(-1).ravel(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["softmax", "deep tanh", "table", "direct table"])
@@ -104,19 +126,25 @@ def test_chunks_change_nothing(size):
     np.testing.assert_allclose(pull(jnp.array(5), real), scores.pull(real), atol=1e-5)
 
 
-def test_fisher_on_unit_vectors_is_its_matrix():
-    _, scores = eqx.filter_jit(score_matrix)(*problem("softmax"))
-    c, advantages = np.linspace(0.1, 1, ROWS, dtype=np.float32), np.arange(ROWS, dtype=np.float32)
-
-    def look(fisher):
-        gradient = policy_gradient(fisher.scores, fisher.coefficients, jnp.asarray(advantages), fisher.count)
-        return fisher.scores.columns(), fisher.matrix(), dense(fisher.mv, fisher.shape[0]), fisher.gram(), gradient
-
-    columns, written, multiplied, gram, gradient = computed(look, Fisher(scores, jnp.asarray(c), jnp.array(ROWS)))
-    matrix = (columns * c) @ columns.T
+@pytest.mark.parametrize("kind", ["score", "expected"])
+def test_fisher_on_unit_vectors_is_its_matrix(kind, monkeypatch):
+    monkeypatch.setattr("recollect.fisher.MATRIX_CHUNK", 8)
+    policy, observations, actions = problem("softmax")
+    scores = score_matrix(policy, observations, actions)[1] if kind == "score" else expected_score_matrix(policy, observations)
+    c = np.linspace(0.1, 1, ROWS, dtype=np.float32)
+    look = lambda fisher: (fisher.scores.columns(), fisher.matrix(), dense(fisher.mv, fisher.shape[0]), fisher.gram())
+    columns, written, multiplied, gram = computed(look, Fisher(scores, jnp.asarray(c), jnp.array(ROWS)))
+    matrix = (columns * np.repeat(c, scores.rank)) @ columns.T
     np.testing.assert_allclose(written, matrix, atol=1e-5)
     np.testing.assert_allclose(multiplied, matrix, atol=1e-5)
     np.testing.assert_allclose(np.linalg.eigvalsh(gram)[-5:], np.linalg.eigvalsh(matrix)[-5:], rtol=1e-3)
+
+
+def test_gradient_is_the_weighed_sum_of_scores():
+    _, scores = eqx.filter_jit(score_matrix)(*problem("softmax"))
+    c, advantages = np.linspace(0.1, 1, ROWS, dtype=np.float32), np.arange(ROWS, dtype=np.float32)
+    look = lambda scores: (scores.columns(), policy_gradient(scores, jnp.asarray(c), jnp.asarray(advantages), jnp.array(ROWS)))
+    columns, gradient = computed(look, scores)
     np.testing.assert_allclose(gradient, columns @ (c * advantages), atol=1e-4)
 
 

@@ -14,9 +14,10 @@ class Fisher(eqx.Module):
     """F = Σ_i c_i ∇log π(a_i|s_i) ∇log π(a_i|s_i)ᵀ, held as scores and coefficients. A product costs O(N d)."""
 
     scores: AbstractScores
-    coefficients: Float[Array, " row"]
+    coefficients: Float[Array, " state"]
+    """One for each state, which all of its rows share."""
     count: Int[Array, ""]
-    """Rows from here on are padding."""
+    """States from here on are padding."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -25,23 +26,28 @@ class Fisher(eqx.Module):
 
     def mv(self, vector: Float[Array, " d"]) -> Float[Array, " d"]:
         """F v, one push and one pull."""
-        return fold(lambda scores, c: scores.pull(c * scores.push(vector)), self.scores, self.coefficients, self.count)
+        product = lambda scores, c: scores.pull(_of_each(scores, c) * scores.push(vector))
+        return fold(product, self.scores, self.coefficients, self.count)
 
     def matrix(self) -> Float[Array, "d d"]:
         """F written out, O(N d²)."""
 
         def outer(scores, c):
             # The upper right quarter is the transpose of the lower left: three products instead of four.
-            top, bottom = jnp.array_split(scores.columns() * jnp.sqrt(c), 2)
+            top, bottom = jnp.array_split(scores.columns() * jnp.sqrt(_of_each(scores, c)), 2)
             cross = bottom @ top.T
             return jnp.block([[top @ top.T, cross.T], [cross, bottom @ bottom.T]])
 
-        return fold(outer, self.scores, self.coefficients, self.count, MATRIX_CHUNK)
+        return fold(outer, self.scores, self.coefficients, self.count, max(MATRIX_CHUNK // self.scores.rank, 1))
 
     def gram(self) -> Float[Array, "row row"]:
         """C^½ Jᵀ J C^½, the N×N matrix with the same positive eigenvalues as F."""
-        root = jnp.sqrt(self.coefficients)
+        root = self.root_coefficients()
         return root[:, None] * self.scores.gram() * root
+
+    def root_coefficients(self) -> Float[Array, " row"]:
+        """The diagonal of C^½."""
+        return jnp.sqrt(_of_each(self.scores, self.coefficients))
 
     def sample(self, rows: int) -> "Fisher":
         """An estimate of F from a few rows, drawn without randomness.
@@ -49,10 +55,16 @@ class Fisher(eqx.Module):
         Rows are taken at even steps along the sum of their importance, half by weight and half by
         their part in the trace of F: a rare action with a large score must not be missed.
         """
-        part = self.coefficients * self.scores.squared_norms()
+        coefficients = _of_each(self.scores, self.coefficients)
+        part = coefficients * self.scores.squared_norms()
         share = lambda x: x / jnp.maximum(x.sum(), jnp.finfo(x.dtype).tiny)
-        probability = (share(self.coefficients) + share(part)) / 2
+        probability = (share(coefficients) + share(part)) / 2
         steps = (jnp.arange(rows) + 0.5) / rows
         indices = jnp.minimum(jnp.searchsorted(jnp.cumsum(probability), steps), len(part) - 1)
         expected = jnp.maximum(rows * probability[indices], jnp.finfo(part.dtype).tiny)
-        return Fisher(self.scores.take(indices), self.coefficients[indices] / expected, jnp.array(rows))
+        return Fisher(self.scores.take(indices), coefficients[indices] / expected, jnp.array(rows))
+
+
+def _of_each(scores: AbstractScores, coefficients: Float[Array, " state"]) -> Float[Array, " row"]:
+    """The coefficient of every row."""
+    return jnp.repeat(coefficients, scores.rank)

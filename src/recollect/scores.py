@@ -30,6 +30,11 @@ from recollect.types import flatten
 class AbstractScores(eqx.Module):
     """J as a linear operator on flat parameter vectors."""
 
+    @property
+    def rank(self) -> int:
+        """Scores of each state, which are rows next to each other."""
+        return 1
+
     @abc.abstractmethod
     def push(self, vector: Float[Array, " d"]) -> Float[Array, " row"]:
         """Jᵀ v."""
@@ -52,11 +57,11 @@ class AbstractScores(eqx.Module):
 
     @abc.abstractmethod
     def rows(self, start: Shaped[Array, ""] | int, size: int) -> "AbstractScores":
-        """The scores of `size` transitions from `start` on."""
+        """The scores of `size` states from `start` on."""
 
     @abc.abstractmethod
     def take(self, indices: Int[Array, " sample"]) -> "AbstractScores":
-        """The scores of some transitions."""
+        """The scores in some rows."""
 
     @property
     @abc.abstractmethod
@@ -125,6 +130,76 @@ class LayerScores(AbstractScores):
         return jax.tree.map(lambda x: x[:, indices], self)
 
 
+class SharedScores(AbstractScores):
+    """Scores of a network of affine layers, several of each state: they differ in their deltas and share the inputs.
+
+    A product meets each layer once for each state, whatever the rank. Rows come first here, because the rank makes up for few features.
+    """
+
+    inputs: list[Float[Array, "state _"]]
+    deltas: list[Float[Array, "state rank _"]]
+    head: Float[Array, "state rank m"]
+    biased: tuple[bool, ...] = eqx.field(static=True)
+
+    @property
+    def rank(self) -> int:
+        return self.head.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        weights = sum((x.shape[1] + bias) * δ.shape[2] for x, δ, bias in self._layers())
+        return weights + self.head.shape[2], len(self.head) * self.rank
+
+    def _layers(self):
+        return zip(self.inputs, self.deltas, self.biased, strict=True)
+
+    def push(self, vector: Float[Array, " d"]) -> Float[Array, " row"]:
+        total, at = jnp.zeros(self.head.shape[:2], vector.dtype), 0
+        for x, δ, bias in self._layers():
+            outs, ins = δ.shape[2], x.shape[1]
+            moved = x @ vector[at : at + outs * ins].reshape(outs, ins).T
+            at += outs * ins
+            if bias:
+                moved = moved + vector[at : at + outs]
+                at += outs
+            total = total + jnp.einsum("so,sro->sr", moved, δ)
+        return (total + self.head @ vector[at:]).ravel()
+
+    def pull(self, coefficients: Float[Array, " row"]) -> Float[Array, " d"]:
+        u, parts = coefficients.reshape(self.head.shape[:2]), []
+        for x, δ, bias in self._layers():
+            joined = jnp.einsum("sr,sro->so", u, δ)
+            parts.append((joined.T @ x).ravel())
+            if bias:
+                parts.append(joined.sum(0))
+        return jnp.concatenate([*parts, jnp.einsum("sr,srm->m", u, self.head)])
+
+    def columns(self) -> Float[Array, "d row"]:
+        return self._apart().columns()
+
+    def gram(self) -> Float[Array, "row row"]:
+        return self._apart().gram()
+
+    def squared_norms(self) -> Float[Array, " row"]:
+        square = lambda x: jnp.sum(x**2, -1)
+        layers = sum((square(x) + bias)[:, None] * square(δ) for x, δ, bias in self._layers())
+        return (layers + square(self.head)).ravel()
+
+    def rows(self, start: Shaped[Array, ""] | int, size: int) -> "SharedScores":
+        return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), self)
+
+    def take(self, indices: Int[Array, " sample"]) -> LayerScores:
+        state, which = jnp.divmod(indices, self.rank)
+        picked = lambda x: x[state, which].T
+        return LayerScores([x[state].T for x in self.inputs], [picked(δ) for δ in self.deltas], picked(self.head), self.biased)
+
+    def _apart(self) -> LayerScores:
+        """Every row with inputs of its own."""
+        apart = lambda x: x.reshape(self.shape[1], -1).T
+        inputs = [jnp.repeat(x.T, self.rank, axis=1) for x in self.inputs]
+        return LayerScores(inputs, [apart(δ) for δ in self.deltas], apart(self.head), self.biased)
+
+
 class TracedScores(AbstractScores):
     """Scores of any policy, by differentiating its `log_prob` at each product."""
 
@@ -175,8 +250,8 @@ def fold(
     count: Int[Array, ""],
     size: int = CHUNK,
 ) -> Float[Array, "..."]:
-    """Σ of `term(scores, coefficients)` over chunks of `size` rows, leaving out whole chunks from row `count` on."""
-    rows = scores.shape[1]
+    """Σ of `term(scores, coefficients)` over chunks of `size` states, leaving out whole chunks from state `count` on."""
+    rows = len(coefficients)
     if rows <= size:
         return term(scores, coefficients)
 
@@ -208,21 +283,23 @@ def score_matrix(
 
 
 def expected_score_matrix(policy: AbstractPolicy, observations: Float[Array, "row ..."]) -> AbstractScores:
-    """Rows whose outer products sum, state by state, to E_a[∇log π(a|s) ∇log π(a|s)ᵀ] in closed form.
+    """Scores whose outer products sum, state by state, to E_a[∇log π(a|s) ∇log π(a|s)ᵀ] in closed form.
 
-    A state has as many rows as the distribution's Fisher matrix has rank, next to each other.
+    A state has as many as the distribution's Fisher matrix has rank.
     """
     if not isinstance(policy, Policy) or not isinstance(policy.network, MLP):
         kind = type(policy.network if isinstance(policy, Policy) else policy).__name__
         raise ValueError(f"fisher='expected' needs a Policy with an MLP, whose closed form is known, and not {kind}; use fisher='score'.")
-    inputs = policy.normalise(observations).T
-    outputs, _, _ = _through_layers(policy.network, inputs)
-    on_head, on_outputs = jax.vmap(policy.head.fisher_root, in_axes=1, out_axes=-1)(outputs)
-    rank = on_outputs.shape[0]
-    beside = lambda x: jnp.moveaxis(x, 0, -1).reshape(*x.shape[1:-1], -1)
-    _, inputs, back = _through_layers(policy.network, jnp.repeat(inputs, rank, axis=1))
-    head = _stack(jax.tree.map(beside, on_head), outputs.shape[1] * rank)
-    return LayerScores(inputs, back(beside(on_outputs)), head, _biased(policy.network))
+    network, head = policy.network, policy.head
+
+    def scores(x):
+        outputs, inputs, back = _through_layers(network, x[:, None])
+        each = jax.vmap(lambda on_head, on_outputs: (back(on_outputs[:, None]), _stack(on_head, 1)))
+        deltas, on_head = each(*head.fisher_root(outputs[:, 0]))
+        return jax.tree.map(lambda x: x[..., 0], (inputs, deltas, on_head))
+
+    inputs, deltas, on_head = jax.vmap(scores)(policy.normalise(observations))
+    return SharedScores(inputs, deltas, on_head, _biased(network))
 
 
 def _through_layers(network: MLP, x: Float[Array, "in row"]):

@@ -33,6 +33,8 @@ class Solution(eqx.Module):
     """x, and how well it solves the system."""
 
     direction: Float[Array, " d"]
+    product: Float[Array, " d"]
+    """(F + εI) x."""
     residual: Float[Array, ""]
     """‖g − (F + εI) x‖ / ‖g‖."""
     steps: Int[Array, ""]
@@ -64,15 +66,15 @@ class Solver(eqx.Module):
     def __call__(
         self, fisher: Fisher, gradient: Float[Array, " d"], damping: Float[Array, ""] | float, guess: Float[Array, " d"]
     ) -> Solution:
-        method = cheapest(*fisher.shape) if self.method == "auto" else self.method
+        method = cheapest(*fisher.shape, fisher.scores.rank) if self.method == "auto" else self.method
         if method == "cg":
             direction, steps = self._conjugate_gradients(fisher, gradient, damping, guess)
         else:
             inverse = _cholesky(fisher, damping) if method == "cholesky" else _refined(fisher, damping, _sample_space(fisher, damping))
             direction, steps = inverse(gradient), jnp.zeros((), jnp.int32)
         norm = jnp.linalg.norm(gradient)
-        residual = jnp.linalg.norm(gradient - fisher.mv(direction) - damping * direction) / jnp.where(norm > 0, norm, 1)
-        return Solution(direction, residual, steps)
+        product = fisher.mv(direction) + damping * direction
+        return Solution(direction, product, jnp.linalg.norm(gradient - product) / jnp.where(norm > 0, norm, 1), steps)
 
     def _conjugate_gradients(self, fisher, gradient, damping, guess):
         # In units where the damping is 1 and ‖g‖ = 1 the solution is at most as large as the right
@@ -97,18 +99,19 @@ class Solver(eqx.Module):
         return solution.value * (scale / damping), solution.stats["num_steps"]
 
 
-def cheapest(parameters: int, rows: int) -> Literal["cholesky", "sample", "cg"]:
+def cheapest(parameters: int, rows: int, rank: int = 1) -> Literal["cholesky", "sample", "cg"]:
     """The method with the least milliseconds by the cost model above, for shapes known when compiling.
 
     The rates are operations a millisecond on two CPU cores: dense products, factorisations (which
     are small) and products with layers. Conjugate gradients are reckoned at 15 steps and 3 ms for
-    the preconditioner, what cartpole took at its hardest.
+    the preconditioner, what cartpole took at its hardest. Where each state has `rank` rows, products cost as much as with one.
     """
     dense, factor, layer = 80e6, 25e6, 30e6
+    product = 4 * rows / rank * parameters / layer
     cost: dict[Literal["cholesky", "sample", "cg"], float] = {
         "cholesky": 1.5 * rows * parameters**2 / dense + parameters**3 / 3 / factor,
-        "sample": rows**3 / 3 / factor + 4 * 4 * rows * parameters / layer,
-        "cg": 15 * 4 * rows * parameters / layer + 3,
+        "sample": rows**3 / 3 / factor + 4 * product,
+        "cg": 15 * product + 3,
     }
     return min(cost, key=lambda method: cost[method])
 
@@ -120,7 +123,7 @@ def _cholesky(fisher: Fisher, damping: Float[Array, ""] | float) -> Inverse:
 
 def _sample_space(fisher: Fisher, damping: Float[Array, ""] | float) -> Inverse:
     """(F + εI)⁻¹ g = (g − H (HᵀH + εI)⁻¹ Hᵀ g) / ε with H = J C^½, by factoring the N×N matrix."""
-    root = jnp.sqrt(fisher.coefficients)
+    root = fisher.root_coefficients()
     inner = _factored(fisher.gram(), damping)
     return lambda g: (g - fisher.scores.pull(root * inner(root * fisher.scores.push(g)))) / damping
 

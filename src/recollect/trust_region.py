@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from recollect.fisher import Fisher
+from recollect.solve import Solution
 
 
 class Search(eqx.Module):
@@ -29,11 +29,9 @@ class Search(eqx.Module):
     found: Bool[Array, ""]
 
 
-def length_to_radius(
-    fisher: Fisher, direction: Float[Array, " d"], damping: Float[Array, ""] | float, radius: Float[Array, ""] | float
-) -> Float[Array, ""]:
+def length_to_radius(solution: Solution, radius: Float[Array, ""] | float) -> Float[Array, ""]:
     """t such that ½ t² xᵀ(F + εI)x = radius: the step whose KL, to second order, is at most the radius."""
-    curvature = direction @ (fisher.mv(direction) + damping * direction)
+    curvature = solution.direction @ solution.product
     # A policy without doubts has a gradient of nothing, or so small that its square is.
     return jnp.sqrt(2 * radius / jnp.maximum(curvature, jnp.finfo(curvature.dtype).tiny))
 

@@ -75,8 +75,6 @@ def _fisher(algorithm: AbstractNatural, recalled: Recall, policy: AbstractPolicy
     window = algorithm.windows[1]
     bound, count = recalled.packing.prefix(window)
     coefficients: Float[Array, " row"] = recalled.coefficients(window)
-    if algorithm.fisher == "score":
-        return Fisher(recalled.scores.rows(0, bound), coefficients, count)
-    scores = expected_score_matrix(policy, recalled.observations[:bound])
-    rank = scores.shape[1] // bound
-    return Fisher(scores, jnp.repeat(coefficients, rank), count * rank)
+    taken = algorithm.fisher == "score"
+    scores = recalled.scores.rows(0, bound) if taken else expected_score_matrix(policy, recalled.observations[:bound])
+    return Fisher(scores, coefficients, count)

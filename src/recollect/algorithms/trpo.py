@@ -68,7 +68,7 @@ class TRPO(AbstractNatural):
         along = lambda length: self.project(unflatten(θ + length * solution.direction))
         radius = self.target_kl * (state.iteration + 1.0) ** -self.decay
         passes = lambda length: self._passes(recalled, advantages, state.policy, along(length), radius)
-        longest = jnp.minimum(length_to_radius(fisher, solution.direction, damping, radius), self.max_length)
+        longest = jnp.minimum(length_to_radius(solution, radius), self.max_length)
         search = backtrack(passes, longest, self.shrink, self.backtracks)
 
         moved = (along(search.length), solution.direction)
