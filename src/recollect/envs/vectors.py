@@ -6,6 +6,7 @@ is a finished copy reset, from a seed that the collector chooses. That is why ou
 """
 
 import abc
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ class Checked(gym.Wrapper):
         self._where, self._steps = f"copy {copy} of {name}", 0
         self.size, self._encode = encoder(env.observation_space)
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (self.size,), np.float32)
-        self._world = _mujoco_world(env)
+        self._diverged = _mujoco_warnings(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         found = self._call("reset", lambda: self.env.reset(seed=seed, options=options))
@@ -50,13 +51,13 @@ class Checked(gym.Wrapper):
             reward = float(reward)
         except (TypeError, ValueError):
             self._fail("step", f"returned the reward {reward!r:.60}, which is not a number")
-        if not np.isfinite(reward):
+        if not math.isfinite(reward):
             self._fail("step", f"returned the reward {reward}, which is not finite")
         for field, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | np.bool_ | int | np.integer):
                 self._fail("step", f"returned {field} = {flag!r:.60}, which is neither true nor false")
         # MuJoCo puts a world that diverged back to its start and goes on as if nothing had happened; only its counters tell.
-        diverged = self._world is not None and bool(self._world().any())
+        diverged = self._diverged is not None and self._diverged()
         return self._row("step", observation), reward, bool(terminated), bool(truncated), {"diverged": diverged}
 
     def _call(self, method: str, function: Callable[[], Any]) -> Any:
@@ -93,15 +94,20 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(".: ").replace("\n", " ")
 
 
-def _mujoco_world(env: gym.Env) -> Callable[[], np.ndarray] | None:
-    """Where MuJoCo counts positions, velocities and accelerations that were not sane, if `env` is a MuJoCo world."""
+def _mujoco_warnings(env: gym.Env) -> Callable[[], bool] | None:
+    """Whether MuJoCo has counted positions, velocities or accelerations that were not sane, if `env` is a MuJoCo world."""
     world: Any = env.unwrapped
     if not type(getattr(world, "data", None)).__module__.startswith("mujoco"):
         return None
     from mujoco import mjtWarning  # pyright: ignore[reportAttributeAccessIssue]
 
     kinds = [int(kind) for kind in (mjtWarning.mjWARN_BADQPOS, mjtWarning.mjWARN_BADQVEL, mjtWarning.mjWARN_BADQACC)]
-    return lambda: world.data.warning.number[kinds]
+
+    def any_counted() -> bool:
+        counts = world.data.warning.number
+        return any(counts[kind] for kind in kinds)
+
+    return any_counted
 
 
 class Stepped(NamedTuple):
