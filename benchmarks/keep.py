@@ -14,8 +14,17 @@ def kept(path: Path) -> dict[str, Any]:
 
 def remember(path: Path, label: str, measure: Callable[[], Any]) -> None:
     """Measure unless that has been done, and write the figures down at once."""
-    if label in kept(path):
-        return
-    found = measure()
+    if label not in kept(path):
+        _write(path, label, measure())
+
+
+def extend(path: Path, label: str, seeds: int, measure: Callable[[range], list[Any]]) -> None:
+    """Measure the seeds that are missing, and write all figures down at once."""
+    known = kept(path).get(label, [])
+    if len(known) < seeds:
+        _write(path, label, known + measure(range(len(known), seeds)))
+
+
+def _write(path: Path, label: str, found: Any) -> None:
     path.write_text(json.dumps({**kept(path), label: found}, indent=1) + "\n")
     print(label, found, file=sys.stderr, flush=True)

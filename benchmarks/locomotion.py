@@ -1,13 +1,13 @@
 """Hopper-v5 and HalfCheetah-v5 for 200,000 steps, ours beside Stable-Baselines3's: how good, and how fast.
 
-    python benchmarks/locomotion.py [--seeds 5] [--only ours|peers|speed]
+    python benchmarks/locomotion.py [--seeds 5] [--only "Hopper-v5: rtrpo" | sb3 | speed | ...]
 
 Ours are the presets of TRPO, RTRPO, PPO and RPPO, and those of RTRPO and RPPO with a window of 1. Seeds start at 0; presets were tuned on
 seeds from 1000 on. Settings of Stable-Baselines3's PPO and sb3-contrib's TRPO are those of rl-baselines3-zoo for the same environments
 (version 3 or 4), with its normalisation of observations and rewards. Every curve is the mean return of the training episodes that
 ended within each hundredth of the steps. Its last tenth is the final return, its mean the area under the curve; intervals are 95 %
 bootstrap intervals of the mean over seeds. Every seed's figures go to locomotion.json beside this script; what is there is not run again,
-and the tables show what is there.
+only seeds that are missing, and the tables show what is there.
 
 The speed table compares whole training with RTRPO's preset on 8 copies of Hopper-v5 with stepping the same copies with random actions, in
 one process and in turns, and with whole training by Stable-Baselines3 on 8 copies; intervals are over turns.
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from keep import kept, remember
+from keep import extend, kept, remember
 from variants import VARIANTS, in_processes, trained, variant
 
 ENVIRONMENTS = ("Hopper-v5", "HalfCheetah-v5")
@@ -39,11 +39,11 @@ def curve(steps: np.ndarray, returns: np.ndarray) -> list[float]:
     return [round(float(mean), 2) for mean in means]
 
 
-def ours(env: str, name: str, window: int | None, seeds: int) -> list[list[float]]:
+def ours(env: str, name: str, window: int | None, seeds: range) -> list[list[float]]:
     run = trained(env, variant(env, name, window), seeds, environment_steps=STEPS)
     steps, returns = run.curves["environment_steps"], run.curves["return_mean"]
     some = np.isfinite(returns)
-    return [curve(steps[i][some[i]], returns[i][some[i]]) for i in range(seeds)]
+    return [curve(steps[i][some[i]], returns[i][some[i]]) for i in range(len(seeds))]
 
 
 def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
@@ -157,22 +157,19 @@ def speed(rounds: int = 15) -> dict[str, list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", choices=("ours", "peers", "speed"))
+    parser.add_argument("--only", default="", metavar="TEXT", help="only rows whose name contains this text")
     options = parser.parse_args()
-    wanted = lambda part: options.only in (None, part)
-    if wanted("speed"):
+    if options.only in "speed":
         remember(DATA, "speed", speed)
+    rows = {}
     for env in ENVIRONMENTS:
-        if wanted("peers"):
-            for name in ("trpo", "ppo"):
-                remember(
-                    DATA,
-                    f"{env}: sb3 {name}",
-                    lambda env=env, name=name: in_processes(theirs, [(env, name, seed) for seed in range(options.seeds)]),
-                )
-        if wanted("ours"):
-            for label, (name, window) in VARIANTS.items():
-                remember(DATA, f"{env}: {label}", lambda env=env, name=name, window=window: ours(env, name, window, options.seeds))
+        for name in ("trpo", "ppo"):
+            rows[f"{env}: sb3 {name}"] = lambda seeds, env=env, name=name: in_processes(theirs, [(env, name, seed) for seed in seeds])
+        for label, (name, window) in VARIANTS.items():
+            rows[f"{env}: {label}"] = lambda seeds, env=env, name=name, window=window: ours(env, name, window, seeds)
+    for label, measure in rows.items():
+        if options.only in label:
+            extend(DATA, label, options.seeds, measure)
     table()
 
 

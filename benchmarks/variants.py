@@ -28,7 +28,7 @@ def variant(env: str, name: str, window: int | None):
     return dataclasses.replace(chosen, algorithm=dataclasses.replace(chosen.algorithm, **narrow))
 
 
-def trained(env, chosen, seeds: int, **limits):
+def trained(env, chosen, seeds: int | Sequence[int], **limits):
     """A run of what was chosen, without its progress and its warnings: refused updates are counted in the curves."""
     from recollect import train
 
