@@ -16,7 +16,6 @@ from recollect import (
     LQC,
     RNPG,
     RTRPO,
-    VNPG,
     VPG,
     Advantages,
     Architecture,
@@ -213,13 +212,6 @@ def test_starting_policies():
     random = lambda key: ShiftPolicy(jax.random.normal(key))
     made = train(LQC(), VPG(discount=0.5, learning_rate=1e-9), policy=random, seeds=2, iterations=1)
     assert len(np.unique(made.policies.shift)) == 2
-
-
-def test_rnpg_beats_vnpg_on_cartpole():
-    area = lambda algorithm: train(CartPole(max_steps=200), algorithm, seeds=10, iterations=60).curves["return_mean"].mean(1)
-    gain = area(RNPG()) - area(VNPG())
-    assert gain.mean() > 2 * gain.std(ddof=1) / len(gain) ** 0.5
-    assert (gain > 0).mean() >= 0.7
 
 
 def test_conjugate_gradients_keep_their_word_in_training():
