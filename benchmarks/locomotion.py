@@ -7,12 +7,13 @@ seeds from 1000 on. Settings of Stable-Baselines3's PPO and sb3-contrib's TRPO a
 (version 3 or 4), with its normalisation of observations and rewards. Every curve is the mean return of the training episodes that
 ended within each hundredth of the steps. Its last tenth is the final return, its mean the area under the curve; intervals are 95 %
 bootstrap intervals of the mean over seeds. Every seed's figures go to locomotion.json beside this script; what is there is not run again,
-only seeds that are missing, and the tables show what is there.
+only seeds that are missing, and the tables show what is there: `--seeds 20 --only "Hopper-v5: rtrpo"` has added seeds to the rows whose
+comparison five seeds could not settle.
 
 The speed table compares whole training with RTRPO's preset on 8 copies of Hopper-v5 with stepping the same copies with random actions, in
 one process and in turns, and with whole training by Stable-Baselines3 on 8 copies; intervals are over turns.
 
-Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs them; takes about an hour and a half.
+Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs them; takes about an hour and a half with 5 seeds.
 """
 
 import argparse
