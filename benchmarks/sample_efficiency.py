@@ -2,7 +2,7 @@
 
     python benchmarks/sample_efficiency.py [--tasks cartpole-500 cartpole-200 pendulum] [--seeds 20] [--peer-seeds 10] [--only ours|peers]
 
-Every seed's figure goes to sample_efficiency.json beside this script; what is there already is not run again (delete it to start afresh).
+Every seed's figure goes to sample_efficiency.json beside this script; only seeds that are missing are run (delete it to start afresh).
 
 Ours are the presets of TRPO, RTRPO, PPO and RPPO, and those of RTRPO and RPPO with a window of 1. Seeds start at 0; presets were tuned on
 seeds from 1000 on. We look at the threshold after each batch, Stable-Baselines3 after each step, which can only count against us. Their
@@ -17,7 +17,7 @@ from collections import deque
 from pathlib import Path
 
 import numpy as np
-from keep import kept, remember
+from keep import extend, kept
 from variants import VARIANTS, in_processes, trained, variant
 
 TASKS = {
@@ -29,7 +29,7 @@ TASKS = {
 DATA = Path(__file__).with_suffix(".json")
 
 
-def ours(task: str, name: str, window: int | None, seeds: int) -> np.ndarray:
+def ours(task: str, name: str, window: int | None, seeds: range) -> np.ndarray:
     """Steps to the threshold of every seed, infinite where it was missed."""
     from recollect import make
 
@@ -121,14 +121,12 @@ def main() -> None:
     for task in options.tasks:
         if options.only != "ours":
             for name in ("ppo", "trpo"):
-                measure = lambda task=task, name=name: whole(
-                    in_processes(theirs, [(task, name, seed) for seed in range(options.peer_seeds)])
-                )
-                remember(DATA, f"{task}: sb3 {name}", measure)
+                measure = lambda seeds, task=task, name=name: whole(in_processes(theirs, [(task, name, seed) for seed in seeds]))
+                extend(DATA, f"{task}: sb3 {name}", options.peer_seeds, measure)
         if options.only != "peers":
             for label, (name, window) in VARIANTS.items():
-                measure = lambda task=task, name=name, window=window: whole(ours(task, name, window, options.seeds))
-                remember(DATA, f"{task}: {label}", measure)
+                measure = lambda seeds, task=task, name=name, window=window: whole(ours(task, name, window, seeds))
+                extend(DATA, f"{task}: {label}", options.seeds, measure)
     if options.only is None:
         table(options.tasks)
 

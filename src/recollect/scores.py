@@ -251,14 +251,14 @@ def fold(
     size: int = CHUNK,
 ) -> Float[Array, "..."]:
     """Σ of `term(scores, coefficients)` over chunks of `size` states, leaving out whole chunks from state `count` on."""
-    rows = len(coefficients)
-    if rows <= size:
+    states = len(coefficients)
+    if states <= size:
         return term(scores, coefficients)
 
     def chunk(start, size):
         return term(scores.rows(start, size), lax.dynamic_slice_in_dim(coefficients, start, size))
 
-    whole, rest = divmod(rows, size)
+    whole, rest = divmod(states, size)
     shape = jax.eval_shape(lambda: chunk(0, size))
     trips = jnp.minimum(whole, -(-count // size))
     total = lax.fori_loop(0, trips, lambda i, total: total + chunk(i * size, size), jnp.zeros(shape.shape, shape.dtype))

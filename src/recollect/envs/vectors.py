@@ -57,8 +57,7 @@ class Checked(gym.Wrapper):
             if not isinstance(flag, bool | np.bool_ | int | np.integer):
                 self._fail("step", f"returned {field} = {flag!r:.60}, which is neither true nor false")
         # MuJoCo puts a world that diverged back to its start and goes on as if nothing had happened; only its counters tell.
-        diverged = self._diverged is not None and self._diverged()
-        return self._row("step", observation), reward, bool(terminated), bool(truncated), {"diverged": diverged}
+        return self._row("step", observation), reward, bool(terminated), bool(truncated), {"diverged": self._diverged()}
 
     def _call(self, method: str, function: Callable[[], Any]) -> Any:
         try:
@@ -94,11 +93,11 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(".: ").replace("\n", " ")
 
 
-def _mujoco_warnings(env: gym.Env) -> Callable[[], bool] | None:
-    """Whether MuJoCo has counted positions, velocities or accelerations that were not sane, if `env` is a MuJoCo world."""
+def _mujoco_warnings(env: gym.Env) -> Callable[[], bool]:
+    """Whether MuJoCo has counted positions, velocities or accelerations that were not sane; never, if `env` is no MuJoCo world."""
     world: Any = env.unwrapped
     if not type(getattr(world, "data", None)).__module__.startswith("mujoco"):
-        return None
+        return lambda: False
     from mujoco import mjtWarning  # pyright: ignore[reportAttributeAccessIssue]
 
     kinds = [int(kind) for kind in (mjtWarning.mjWARN_BADQPOS, mjtWarning.mjWARN_BADQVEL, mjtWarning.mjWARN_BADQACC)]
