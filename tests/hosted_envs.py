@@ -76,6 +76,16 @@ class Spoiled(gym.Env):
         return self.spoil(found) if not self.in_reset and self.steps >= self.at else found
 
 
+class FailsToClose(Counting):
+    """Counts how many copies were asked to close, and refuses."""
+
+    asked = 0
+
+    def close(self):
+        FailsToClose.asked += 1
+        raise RuntimeError("the window is gone")
+
+
 def raising(error):
     def spoil(found):
         raise error
@@ -127,6 +137,7 @@ BAD = {
     "complex observation": (lambda: Spoiled(put(0, np.full(4, 1j))), "does not consist of real numbers"),
     "nan reward": (lambda: Spoiled(put(1, np.nan)), "reward nan, which is not finite"),
     "infinite reward": (lambda: Spoiled(put(1, -np.inf)), "reward -inf, which is not finite"),
+    "reward beyond single precision": (lambda: Spoiled(put(1, 1e39)), r"reward 1e\+39, which is not finite in single precision"),
     "no reward": (lambda: Spoiled(put(1, None)), "reward None, which is not a number"),
     "worded reward": (lambda: Spoiled(put(1, "much")), "reward 'much', which is not a number"),
     "vector reward": (lambda: Spoiled(put(1, np.zeros(2))), "which is not a number"),

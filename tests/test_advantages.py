@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import batch_of, computed, random_policy
 
-from recollect.advantages import Advantages, linear_values, returns_to_go, vtrace
+from recollect.advantages import Advantages, _standardised, linear_values, returns_to_go, vtrace
 from recollect.collect import Draws, Steps
 from recollect.critic import Critic
 from recollect.envs import CartPole, garnet
@@ -176,3 +176,19 @@ def test_exact_advantages_are_those_of_the_current_policy():
     batches = jax.device_get(batches)
     expected = computed(env.advantages, policy)[batches.observations.argmax(-1), batches.actions]
     np.testing.assert_allclose(found[batches.mask], expected[batches.mask], atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e18, 1e-12, 1e-30])
+def test_standardised_advantages_have_no_scale_of_their_own(scale):
+    """Not even where squares overflow or a fixed floor would drown them."""
+    rewards = jax.random.normal(KEY, (1, 2, 5))
+    mask = jnp.ones((1, 2, 5), bool).at[0, 1, 3:].set(False)
+    plain, scaled = _standardised(rewards, mask), _standardised(scale * rewards, mask)
+    np.testing.assert_allclose(scaled, plain, rtol=1e-4, atol=1e-6)
+    values = np.asarray(plain)[np.asarray(mask)]
+    np.testing.assert_allclose([values.mean(), values.std()], [0, 1], atol=1e-5)
+
+
+def test_advantages_that_are_all_the_same_hold_no_signal():
+    mask = jnp.ones((1, 3, 7), bool)
+    np.testing.assert_array_equal(_standardised(jnp.full((1, 3, 7), 0.1), mask), 0)

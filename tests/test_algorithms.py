@@ -13,7 +13,8 @@ from helpers import ENV, batch_of, parameters, random_policy, update, updated
 
 from recollect.advantages import Advantages
 from recollect.algorithms import PG, PPO, REFUSALS, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
-from recollect.algorithms.base import judge, reweighed_gradient
+from recollect.algorithms.base import begin, judge, reweighed_gradient
+from recollect.algorithms.natural import reweighed_fisher
 from recollect.collect import Draws, Episodes, Steps
 from recollect.critic import Critic
 from recollect.envs import LQC, CartPole, garnet
@@ -21,6 +22,7 @@ from recollect.history import History
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
 from recollect.project import Ball, Box
 from recollect.recall import recall, remember_occupancy
+from recollect.scores import expected_score_matrix
 from recollect.solve import Solver
 from recollect.surrogate import clipped_surrogate, silenced
 from recollect.types import flatten
@@ -131,6 +133,95 @@ def test_weights_that_overflow_are_refused():
     _, info = update(RPG(window=2, weights=Weights(truncate=5.0)), state, absurd, KEY)
     assert info.refused == 0
     assert info.max_weight == 5
+
+
+@pytest.mark.parametrize("algorithm", [RPG(window=3), RNPG(window=3), RTRPO(window=3, advantages=Advantages())], ids=["pg", "npg", "trpo"])
+def test_what_overflows_leaves_the_window(algorithm):
+    """Finite rewards whose sums are not cost one update, and not one for each place in the window."""
+    state, _ = updated(algorithm, POLICY, KEY, updates=2)
+    batch = batch_of(jax.random.key(5), state.policy)
+    huge = dataclasses.replace(batch, rewards=jnp.full_like(batch.rewards, 3e38))
+    refused, info = update(algorithm, state, huge, KEY)
+    assert REFUSALS[int(info.refused)] == "the gradient is not finite"
+    np.testing.assert_array_equal(refused.history.batches.mask.sum((1, 2)) > 0, [False, True, True])
+    _, info = update(algorithm, refused, batch, KEY)
+    assert info.refused == 0
+
+
+def test_a_batch_whose_weights_overflow_leaves_the_window_and_the_newest_stays():
+    algorithm = RPG(window=3)
+    state, _ = updated(algorithm, POLICY, KEY, updates=3)
+    batch = batch_of(jax.random.key(5), state.policy)
+    log_probs = state.history.batches.log_probs.at[1].add(-300.0)
+    history = History(dataclasses.replace(state.history.batches, log_probs=log_probs))
+    refused, info = update(algorithm, dataclasses.replace(state, history=history), batch, KEY)
+    assert REFUSALS[int(info.refused)] == "the gradient is not finite"
+    np.testing.assert_array_equal(refused.history.batches.mask.sum((1, 2)) > 0, [True, True, False])
+    _, info = update(algorithm, refused, batch, KEY)
+    assert info.refused == 0
+
+
+def test_ppo_refuses_an_update_that_was_cut_short_by_a_bad_minibatch():
+    """A first step that is far too long makes the next slope meaningless; what came before it is not kept either."""
+    algorithm = RPPO(window=2, advantages=Advantages(), optimizer="sgd", learning_rate=1e25, max_gradient_norm=float("inf"), minibatch=16)
+    state, info = updated(algorithm, POLICY, KEY, updates=1)
+    assert REFUSALS[int(info.refused)] == "a minibatch gradient is not finite"
+    assert info.gradient_steps > 0
+    np.testing.assert_array_equal(parameters(state.policy), parameters(POLICY))
+
+
+def test_only_a_failed_step_raises_the_damping_of_trpo():
+    algorithm = RTRPO(window=2, advantages=Advantages(), backtracks=1, target_kl=1e-3)
+    state, _ = updated(algorithm, POLICY, KEY, updates=2)
+    state = dataclasses.replace(state, caution=jnp.array(8.0))
+    batch = batch_of(jax.random.key(5), state.policy)
+    caution = lambda batch: float(update(algorithm, state, batch, KEY)[0].caution)
+    assert caution(batch) == 4
+    assert caution(dataclasses.replace(batch, rewards=batch.rewards.at[0, 0].set(jnp.nan))) == 8
+    assert caution(dataclasses.replace(batch, rewards=jnp.full_like(batch.rewards, 3e38))) == 8
+    impossible = dataclasses.replace(algorithm, target_kl=1e-12, max_length=1e6)
+    state_refused, info = update(impossible, state, batch, KEY)
+    assert REFUSALS[int(info.refused)].startswith("the line search")
+    assert float(state_refused.caution) == 32
+
+
+def test_a_batch_without_signal_is_told_apart_from_a_failed_search():
+    algorithm = RTRPO(window=1, advantages=Advantages())
+    state, _ = updated(algorithm, POLICY, KEY, updates=1)
+    batch = batch_of(jax.random.key(5), state.policy)
+    after_update, info = update(algorithm, state, dataclasses.replace(batch, rewards=jnp.zeros_like(batch.rewards)), KEY)
+    assert REFUSALS[int(info.refused)] == "the gradient is zero, the batches hold no signal"
+    assert float(after_update.caution) == float(state.caution)
+    np.testing.assert_array_equal(parameters(after_update.policy), parameters(state.policy))
+
+
+def test_a_direction_that_does_not_solve_the_system_is_refused():
+    algorithm = RNPG(window=2, damping=1e-6, solver=Solver("cg", tolerance=1e-4, max_steps=1, preconditioner_rows=0))
+    state, info = updated(algorithm, POLICY, KEY, updates=1)
+    assert info.solver_residual > 0.5
+    assert REFUSALS[int(info.refused)].startswith("the direction does not solve the system")
+    np.testing.assert_array_equal(parameters(state.policy), parameters(POLICY))
+
+
+def test_the_closed_form_fisher_matrix_does_not_weigh_states_by_actions():
+    """Its actions are integrated out: how likely they were tells nothing of the state."""
+    algorithm = RNPG(window=2, fisher="expected")
+    start = policy_and_older_batch(algorithm)
+    fisher, _ = reweighed_fisher(algorithm, start, start.state.policy, None, None)
+    assert float(start.recalled.weights.max()) > 1.5
+    real = start.recalled.importance > 0
+    scores = expected_score_matrix(start.state.policy, start.recalled.observations[real])
+    columns = np.asarray(scores.columns(), np.float64)
+    np.testing.assert_allclose(fisher.matrix(), columns @ columns.T / real.sum(), rtol=1e-3, atol=1e-6)
+
+
+def policy_and_older_batch(algorithm):
+    """Where an update starts whose window holds a batch of a rather different policy."""
+    old, new = random_policy(jax.random.key(1)), random_policy(jax.random.key(2))
+    state = algorithm.init(old, batch_of(KEY, old), KEY)
+    history, _ = state.history.push(batch_of(KEY, old))
+    state = dataclasses.replace(state, policy=new, history=history)
+    return eqx.filter_jit(lambda: begin(algorithm, state, batch_of(jax.random.key(3), new), None))()
 
 
 def test_a_step_to_infinity_is_refused():
@@ -276,7 +367,7 @@ def test_a_policy_without_doubts_is_left_alone():
     sure = unflatten(1e5 * θ)
     state, info = updated(RTRPO(window=2, advantages=Advantages()), sure, KEY, updates=1)
     assert float(info.gradient_norm) < 1e-20
-    assert REFUSALS[int(info.refused)].startswith("the line search found no step")
+    assert REFUSALS[int(info.refused)] == "the gradient is zero, the batches hold no signal"
     np.testing.assert_array_equal(parameters(state.policy), parameters(sure))
 
 
@@ -423,8 +514,9 @@ def test_a_custom_policy_needs_five_methods(method):
 def exact_gradient(algorithm, history, policy, env):
     """The reweighed gradient with exact advantages."""
     recalled = recall(history, policy, algorithm.weights, oracle=env)
-    state = dataclasses.replace(algorithm.init(policy, jax.tree.map(lambda x: x[0], history.batches), KEY), policy=policy)
-    advantages, _, _ = judge(algorithm, state, history, recalled, env, KEY)
+    state = algorithm.init(policy, jax.tree.map(lambda x: x[0], history.batches), KEY)
+    state = dataclasses.replace(state, history=history)
+    advantages, _, _ = judge(algorithm, state, recalled, env, KEY)
     return algorithm.scaled(reweighed_gradient(algorithm, recalled, advantages))
 
 

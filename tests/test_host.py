@@ -17,7 +17,7 @@ from hosted_envs import ACTIONS, BAD, OBSERVATIONS, Anything, Counting, Spoiled,
 
 from recollect import EnvironmentFailure, Episodes, Steps, host, make, train
 from recollect.advantages import Advantages
-from recollect.algorithms import RPG, RTRPO, VPG
+from recollect.algorithms import REFUSALS, RPG, RTRPO, TRPO, VNPG, VPG
 from recollect.cli import main
 from recollect.collect_host import HostCollector
 from recollect.defaults import Architecture, make_policy
@@ -214,6 +214,112 @@ def test_what_was_learned_before_a_failure_is_kept(tmp_path, capsys):
     gym.registry.pop("Breaks-v0")
 
 
+def test_an_exception_in_close_does_not_cost_what_was_learned():
+    hosted_envs.FailsToClose.asked = 0
+    with pytest.warns(UserWarning, match="close raised RuntimeError: the window is gone and 2 more failed as well"):
+        run = train(hosted_envs.FailsToClose, VPG(), collector=Steps(3, 4), policy=PLAIN, iterations=2)
+    assert run.curves["return_mean"].shape == (1, 2)
+    assert hosted_envs.FailsToClose.asked == 4  # three copies, and the one that was looked at first
+
+
+def test_an_exception_in_close_does_not_hide_the_failure_before_it():
+    class Both(Spoiled):
+        def close(self):
+            raise RuntimeError("the window is gone")
+
+    with (
+        pytest.warns(UserWarning, match="close raised RuntimeError"),
+        pytest.raises(EnvironmentFailure, match="not finite") as caught,
+    ):
+        train(lambda: Both(hosted_envs.put(1, np.nan), at=10), VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=4)
+    assert caught.value.training is not None
+
+
+def test_batches_without_signal_do_not_end_the_run():
+    """FrozenLake pays nothing before the goal is found, which the first batches do not."""
+    with pytest.warns(UserWarning, match="the gradient is zero, the batches hold no signal"):
+        run = train("FrozenLake-v1", TRPO(advantages=Advantages()), collector=Steps(2, 8), iterations=14)
+    refused = run.curves["refused"][0]
+    assert REFUSALS[int(refused[0])].startswith("the gradient is zero")
+    assert len(refused) == 14
+
+
+def test_a_vector_is_not_stepped_by_two_collectors():
+    with pytest.raises(ValueError, match=r"independent_fisher=True needs copies of its own, .* give a function that makes one copy"):
+        train(vector_of(AutoresetMode.SAME_STEP)(2), VNPG(independent_fisher=True), collector=Steps(2, 4), iterations=1)
+
+
+def test_a_vector_that_training_has_closed_is_named():
+    vector = vector_of(AutoresetMode.SAME_STEP)(2)
+    train(vector, VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=1)
+    with pytest.raises(ValueError, match="is a vector that has been closed"):
+        train(vector, VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=1)
+
+
+class Odd(gym.vector.SyncVectorEnv):
+    """A vector whose steps from the fifth on are changed by `spoil`."""
+
+    def __init__(self, spoil):
+        super().__init__([Counting] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.spoil, self.steps = spoil, 0
+
+    def step(self, actions):
+        self.steps += 1
+        found = super().step(actions)
+        return self.spoil(found) if self.steps >= 5 else found
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda found: (*found[:4], {}), r"ended copy \d without its last observation in infos\['final_obs'\]"),
+        (lambda found: found[:4], "step returned 4 values and not observations, rewards"),
+        (lambda found: (found[0], found[1][:1], *found[2:]), r"rewards of shape \(1,\) and not one for each of 2 copies"),
+        (lambda found: (found[0], np.array([1.0, 1e39]), *found[2:]), r"reward 1e\+39 in copy 1, which is not finite in single"),
+        (lambda found: (found[0], ["a", "b"], *found[2:]), "rewards = .* not of the kind float"),
+    ],
+    ids=["no final_obs", "four values", "short rewards", "reward beyond single precision", "words"],
+)
+def test_a_broken_vector_gets_its_sentence_and_keeps_what_was_learned(spoil, message):
+    with pytest.raises(EnvironmentFailure, match=message) as caught:
+        train(Odd(spoil), VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=20)
+    assert caught.value.training.curves["return_mean"].shape[1] >= 1
+
+
+def test_any_exception_keeps_what_was_learned(monkeypatch):
+    """Also one that comes from elsewhere than the environment."""
+    calls = []
+
+    def breaks(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise MemoryError("no room")
+        return gather(*arguments)
+
+    gather = HostCollector.__call__
+    monkeypatch.setattr(HostCollector, "__call__", breaks)
+    with pytest.raises(MemoryError, match="no room") as caught:
+        train(Counting, VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=4)
+    assert caught.value.training.curves["return_mean"].shape == (1, 2)
+
+
+class Rich(Counting):
+    """Pays so much that the sum over an episode overflows, though no single reward does."""
+
+    def step(self, action):
+        observation, _, *ended = super().step(action)
+        return observation, 3e38, *ended
+
+
+def test_an_infinite_return_reaches_no_target():
+    with pytest.warns(UserWarning, match="batches have returns that are not finite"):
+        run = train(Rich, VPG(), collector=Steps(2, 64), policy=PLAIN, iterations=12)
+    assert run.curves["return_mean"].shape == (1, 10)  # every update fails, and ten are enough
+    with pytest.warns(UserWarning, match="batches have returns that are not finite"):
+        run = train(Rich, VPG(), collector=Steps(2, 64), policy=PLAIN, iterations=6, target_return=1e4)
+    assert np.isfinite(run.curves["environment_steps"]).sum() == 6
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -307,7 +413,7 @@ def test_the_normaliser_moves_without_bending_importance_ratios():
     old = Policy(network, Gaussian(jnp.zeros(1)), Normaliser.fresh(1))
     actions = jax.vmap(old.sample)(jax.random.split(key, 4000), observations)
     log_probs = jax.vmap(old.log_prob)(observations, actions)
-    moved = old.seeing(observations, jnp.ones(4000, bool))
+    moved, _ = old.seeing(observations, jnp.ones(4000, bool))
     np.testing.assert_array_equal(flatten(moved)[0], flatten(old)[0])  # statistics are no parameters
     np.testing.assert_allclose(moved.normaliser.units.mean, observations.mean(0), rtol=1e-5)
 

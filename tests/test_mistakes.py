@@ -88,6 +88,21 @@ MISTAKES = {
     "Solver(method='choleski')": ["did you mean 'cholesky'"],
     "Solver(tolerance=0.0)": ["tolerance=0.0", "between 0 and 1"],
     "Solver(max_steps=0)": ["max_steps=0"],
+    "VPG(learning_rate=float('inf'))": ["learning_rate=inf", "above 0"],
+    "VPG(learning_rate=np.float32(-1))": ["learning_rate=-1.0", "above 0"],
+    "VPG(learning_rate='0.1')": ["learning_rate='0.1'", "not a number"],
+    "RNPG(damping=float('inf'))": ["damping=inf"],
+    "TRPO(target_kl=None)": ["target_kl=None", "0.01"],
+    "TRPO(target_kl=float('inf'))": ["target_kl=inf"],
+    "RNPG(window=np.int64(0))": ["window=0"],
+    "RNPG(window=np.float64(3))": ["window="],
+    "train(short, VPG(), iterations=1, seeds=3.5)": ["seeds=3.5", "how many"],
+    "train(short, VPG(), iterations=1, seeds=[-1])": ["seeds=[-1]", "negative"],
+    "train(short, VPG(), collector=Draws(6), iterations=1)": ["Draws collects single steps", "baseline='critic'", "'exact'"],
+    "train(LQC(), VPG(discount=0.5), collector=Draws(6), iterations=1)": ["Draws collects single steps"],
+    "train(LQC(), VPG(discount=0.5, discount_states=True, advantages=Advantages('exact')), collector=Draws(6), iterations=1)": [
+        "discount_states=True would discount twice"
+    ],
     "Box(1.0, -1.0)": ["low=1.0", "high=-1.0"],
     "Ball(0.0)": ["radius=0.0"],
     "Simplex(1.0)": ["floor=1.0"],
@@ -112,6 +127,12 @@ MISTAKES = {
 }
 
 
+NUMPY = [
+    "train(short, RNPG(window=np.int64(3), damping=np.float32(0.1)), iterations=np.int64(2), seeds=np.arange(2))",
+    "train(short, VPG(learning_rate=np.float64(0.1)), iterations=1, seeds=np.int64(2))",
+]
+
+
 @pytest.fixture(scope="module")
 def messages():
     program = PREAMBLE + (
@@ -124,8 +145,16 @@ def messages():
         "        found[expression] = f'{type(error).__name__}: {error}'\n"
         "print(json.dumps(found))\n"
     )
-    result = subprocess.run([sys.executable, "-c", program], input=json.dumps(list(MISTAKES)), capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps([*MISTAKES, *NUMPY]), capture_output=True, text=True, check=True
+    )
     return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_numpy_numbers_are_numbers(messages):
+    """Counts and settings that come out of an array are as good as Python's."""
+    for expression in NUMPY:
+        assert messages[expression] == "no error"
 
 
 @pytest.mark.parametrize("expression", MISTAKES)

@@ -92,9 +92,12 @@ def test_limits():
 
 @pytest.mark.parametrize("collector", [Episodes(2), Steps(2, 15), Draws(6)], ids=["episodes", "steps", "draws"])
 def test_every_way_of_collecting_trains(collector):
-    algorithm = RNPG(window=2, independent_fisher=True)
+    draws = isinstance(collector, Draws)
+    advantages = Advantages("gae", "critic") if draws else Advantages()
+    algorithm = RNPG(window=2, independent_fisher=True, advantages=advantages)
     result = train(SHORT, algorithm, collector=collector, seeds=2, iterations=4)
     assert (result.curves["refused"] == 0).all()
+    assert (result.curves["gradient_norm"].max(1) > 1e-3).all()
     if isinstance(collector, Steps):
         # The independent batch for the Fisher matrix is paid for.
         np.testing.assert_array_equal(result.curves["environment_steps"], [[60, 120, 180, 240]] * 2)

@@ -100,4 +100,6 @@ def test_discounted_states():
     recalled = recall(remembered([policy], [batch], Weights()), policy, Weights(), discount=0.9)
     expected = jnp.where(batch.mask, 0.9 ** jnp.arange(ENV.max_steps), 0).ravel()
     np.testing.assert_allclose(recalled.importance, expected, rtol=1e-5)
-    np.testing.assert_allclose(recalled.coefficients(1), expected / expected.sum(), rtol=1e-4, atol=1e-7)
+    # Every episode ended, and the time after that counts: Σ γ^t over all times, for each of three.
+    np.testing.assert_allclose(recalled.coefficients(1), expected / (3 / (1 - 0.9)), rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(recalled.coverage(1), expected.sum() / 30, rtol=1e-4)

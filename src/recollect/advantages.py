@@ -68,7 +68,9 @@ class Advantages(eqx.Module):
         check_name("baseline", self.baseline, get_args(Baseline))
         check_number("gae_lambda", self.gae_lambda, low=0, high=1, remedy="give a number in [0, 1]")
         for field in ("truncate_rho", "truncate_c"):
-            check_number(field, getattr(self, field), low=0, open_low=True, remedy="give the largest weight allowed, above 0")
+            check_number(
+                field, getattr(self, field), low=0, open_low=True, infinite=True, remedy="give the largest weight allowed, above 0"
+            )
         if self.estimator in ("gae", "vtrace") and self.baseline not in ("linear", "critic"):
             raise ValueError(
                 f"estimator={self.estimator!r} needs values to build on, which baseline={self.baseline!r} has not; "
@@ -100,8 +102,7 @@ class Advantages(eqx.Module):
         elif self.baseline == "mean":
             advantages = advantages - _mean(advantages, mask)
         if self.standardise:
-            centred = advantages - _mean(advantages, mask)
-            advantages = centred / (jnp.sqrt(_mean(centred**2, mask)) + 1e-8)
+            advantages = _standardised(advantages, mask)
         return Estimates(where_mask(mask, advantages), where_mask(mask, values), where_mask(mask, targets))
 
     def _values(self, batches: Batch, discount, critic: Values | None):
@@ -177,6 +178,18 @@ def _quadratic(observations: Float[Array, "*row feature"]) -> Float[Array, "*row
     rows, columns = jnp.triu_indices(size) if size <= PRODUCTS_UP_TO else (jnp.arange(size), jnp.arange(size))
     products = observations[..., rows] * observations[..., columns]
     return jnp.concatenate([jnp.ones_like(observations[..., :1]), observations, products], axis=-1)
+
+
+def _standardised(values: Float[Array, "..."], mask: Bool[Array, "..."]) -> Float[Array, "..."]:
+    """Mean 0 and standard deviation 1, whatever the scale; zero where all values are the same but for rounding."""
+    values = where_mask(mask, values)
+    largest = jnp.abs(values).max()
+    # In units of the largest, neither sums nor squares can overflow, and the floor of the spread has no scale of its own.
+    values = values / jnp.where(largest > 0, largest, 1)
+    centred = where_mask(mask, values - _mean(values, mask))
+    spread = jnp.sqrt(_mean(centred**2, mask))
+    varies = spread > 10 * jnp.finfo(spread.dtype).eps
+    return jnp.where(varies, centred / jnp.where(varies, spread, 1), 0)
 
 
 def _mean(values: Float[Array, "..."], mask: Bool[Array, "..."]) -> Float[Array, ""]:

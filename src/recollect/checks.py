@@ -1,9 +1,11 @@
 """Checks of what a user may get wrong, one sentence each: field, value, remedy.
 
-They look at plain Python numbers only, so that traced values pass through constructors untouched.
+They look at plain numbers only, Python's and NumPy's, so that traced values pass through constructors untouched.
 """
 
 import difflib
+import math
+import numbers
 from collections.abc import Iterable
 
 
@@ -15,23 +17,26 @@ def check_number(
     high: float | int = float("inf"),
     open_low: bool = False,
     open_high: bool = False,
+    infinite: bool = False,
     remedy: str,
 ) -> None:
-    """Raise unless `value` is a number between `low` and `high`; tracers and arrays pass."""
-    if isinstance(value, bool):
+    """Raise unless `value` is a number between `low` and `high`, finite unless it may be `infinite`; tracers, arrays and functions pass."""
+    if value is None or isinstance(value, bool | str):
         raise ValueError(f"{field}={value!r} is not a number; {remedy}.")
-    if not isinstance(value, int | float):
+    if not isinstance(value, numbers.Real):
         return
-    above = value > low if open_low else value >= low
-    below = value < high if open_high else value <= high
-    if not (above and below):
-        raise ValueError(f"{field}={value!r} is out of range; {remedy}.")
+    number = float(value)
+    above = number > low if open_low else number >= low
+    below = number < high if open_high else number <= high
+    if not (above and below) or (math.isinf(number) and not infinite):
+        raise ValueError(f"{field}={value} is out of range; {remedy}.")
 
 
 def check_count(field: str, value, remedy: str = "give a whole number of at least 1") -> None:
     """Raise unless `value` is a whole number of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{field}={value!r} is not a whole number of at least 1; {remedy}.")
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        shown = value if isinstance(value, numbers.Number) else repr(value)
+        raise ValueError(f"{field}={shown} is not a whole number of at least 1; {remedy}.")
 
 
 def check_name(field: str, value, names: Iterable[str], others: Iterable[str] = (), source: str = "") -> None:

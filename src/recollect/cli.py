@@ -279,7 +279,7 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
                 target_return=run.target_return,
                 label=f"{name:>5}",
             )
-        except (EnvironmentFailure, KeyboardInterrupt) as stop:
+        except BaseException as stop:  # whatever it is, what was learned before it is written down
             stopped = stop
             learned = getattr(stop, "training", None)
             runs |= {} if learned is None else {name: learned}

@@ -8,6 +8,7 @@ vector, so the steps after an early end cost far less than the bookkeeping to sk
 """
 
 import abc
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -112,7 +113,7 @@ class Draws(AbstractCollector):
     """Independent draws (s_T, a_T) with P(T = t) = γ^t (1 − γ): samples of the occupancy measure d^π (section 2.3).
 
     Each restarts the environment and walks T steps without a time limit. A walk that terminates
-    before T stands for an absorbing state in which no action matters: it is masked out.
+    before T stands for an absorbing state in which no action matters: it is masked out, and counted as `absorbed`.
     """
 
     samples: int = eqx.field(static=True, default=5)
@@ -139,7 +140,9 @@ class Draws(AbstractCollector):
             return act(state, time, alive)[0], time
 
         transitions, times = jax.vmap(run)(copy_keys(key, self.samples))
-        return carry, _drawn(policy, transitions, discount, jnp.sum(times) + transitions.mask.sum())
+        collected = _drawn(policy, transitions, discount, jnp.sum(times) + transitions.mask.sum())
+        batch = dataclasses.replace(collected.batch, absorbed=~collected.batch.mask)
+        return carry, dataclasses.replace(collected, batch=batch)
 
 
 class Occupancy(AbstractCollector):

@@ -15,6 +15,7 @@ from jaxtyping import Array, Key
 
 from recollect.collect import AbstractCollector, Collected, Episodes, Steps, copy_keys
 from recollect.envs.hosted import HostEnv
+from recollect.envs.vectors import close_all
 from recollect.policies import AbstractPolicy
 from recollect.random import unrolled
 from recollect.types import Batch
@@ -53,7 +54,7 @@ class HostCollector:
         self.dropped = 0
 
     def close(self) -> None:
-        self.vector.close()
+        close_all([self.vector])
 
     def empty(self) -> Collected:
         """What a call gives for one seed, with nothing in it."""
@@ -91,7 +92,8 @@ class HostCollector:
             over = ended | ~real
             if not over.any():
                 continue
-            returns[t, ended] = self.totals[ended]
+            with np.errstate(over="ignore"):  # an infinite return is told at the end of training
+                returns[t, ended] = self.totals[ended]
             for copy in np.flatnonzero(real & stepped.diverged):
                 found["mask"][began[copy] : t + 1, copy] = False
                 returns[t, copy] = np.nan

@@ -11,6 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from recollect.algorithms import AbstractAlgorithm
 from recollect.checks import check_name
+from recollect.collect import AbstractCollector, Draws, Occupancy
 from recollect.envs import LQC, AbstractEnv, AbstractOracle, HostEnv, Tabular
 from recollect.normaliser import Normaliser
 from recollect.policies import (
@@ -98,6 +99,20 @@ def make_policy(key: PRNGKeyArray, env: AbstractEnv | HostEnv, start: Start) -> 
     if start is None or isinstance(start, Architecture):
         return (start or Architecture()).build(key, env)
     return start(key)
+
+
+def check_draws(algorithm: AbstractAlgorithm, collector: AbstractCollector) -> None:
+    """Raise if independent draws, which are episodes of one step, could not tell what an action is worth."""
+    if not isinstance(collector, Draws | Occupancy):
+        return
+    name, advantages = type(collector).__name__, algorithm.advantages
+    if advantages.estimator != "exact" and advantages.baseline != "critic":
+        raise ValueError(
+            f"{name} collects single steps, of which estimator={advantages.estimator!r} with baseline={advantages.baseline!r} sees "
+            "the immediate reward alone; use estimator='exact' where the environment knows it, or baseline='critic'."
+        )
+    if algorithm.discount_states:
+        raise ValueError(f"discount_states=True would discount twice, as {name} draws states by γ^t already; leave it out.")
 
 
 def check_fit(env: AbstractEnv | HostEnv, algorithm: AbstractAlgorithm, start: Start = None) -> None:

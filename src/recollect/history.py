@@ -3,6 +3,8 @@
 Slots not yet filled are padding, as the tail of a short episode is: estimators average over what exists.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -29,5 +31,16 @@ class History(eqx.Module):
         """
         batch = zero_padding(batch)
         usable = all_finite(batch)
-        batch = zero_padding(eqx.tree_at(lambda b: b.mask, batch, batch.mask & usable))
-        return History(jax.tree.map(lambda new, old: jnp.concatenate([new[None], old[:-1]]), batch, self.batches)), usable
+        batch = _emptied(batch, ~usable)
+        push = lambda new, old: jnp.concatenate([new[None], old[:-1]])
+        return History(jax.tree.map(push, batch, self.batches)), usable
+
+    def without(self, ages: Bool[Array, " window"]) -> "History":
+        """The history with nothing in the slots of some ages."""
+        return History(jax.vmap(_emptied)(self.batches, ages))
+
+
+def _emptied(batch: Batch, empty: Bool[Array, ""]) -> Batch:
+    """The batch, or one of nothing but padding."""
+    absorbed = None if batch.absorbed is None else batch.absorbed & ~empty
+    return zero_padding(dataclasses.replace(batch, mask=batch.mask & ~empty, absorbed=absorbed))

@@ -1,8 +1,11 @@
 """Observations in standard units, by what has been seen so far.
 
-The normaliser is a part of the policy (and of the critic), and what is stored are raw observations. So when it moves, π(a|s) of old
-transitions is that of the policy as it is now, and importance ratios stay true. Storing normalised observations instead would
-compare them with policies that never saw them so.
+The normaliser is a part of the policy (and of the critic), and what is stored are raw observations. So
+when it moves, π(a|s) of old transitions is that of the policy as it is now, and importance ratios stay
+true. Storing normalised observations instead would compare them with policies that never saw them so.
+
+New statistics are taken at the beginning of an update, and the first layer is rewritten so that π stays
+as it was (`Policy.seeing`): the step that a trust region has allowed is the only one that moves π.
 """
 
 import equinox as eqx
@@ -12,6 +15,7 @@ from jaxtyping import Array, Bool, Float
 from recollect.types import Frozen, where_mask
 
 SPREAD_FLOOR = 1e-6
+"""Added to every standard deviation, so that a feature that has not varied can be divided by it."""
 FURTHEST = 10.0
 """Standard units beyond which a number counts as an outlier and is moved to here."""
 
@@ -43,13 +47,29 @@ class Normaliser(Frozen):
         return cls(Units(jnp.zeros(size), jnp.ones(size)), jnp.zeros(()))
 
     def __call__(self, x: Float[Array, "*row feature"]) -> Float[Array, "*row feature"]:
-        return jnp.clip((x - self.units.mean) / self.units.spread, -FURTHEST, FURTHEST)
+        # Without statistics nobody knows what an outlier is.
+        furthest = jnp.where(self.seen > 0, FURTHEST, jnp.inf)
+        return jnp.clip((x - self.units.mean) / self.units.spread, -furthest, furthest)
 
     def seeing(self, rows: Float[Array, "row feature"], mask: Bool[Array, " row"]) -> "Normaliser":
         """The units of everything seen so far together with new rows."""
-        units, new, count = self.units, Units.of(rows, mask), mask.sum().astype(self.seen.dtype)
-        total = jnp.maximum(self.seen + count, 1)
-        share = count / total
-        mean = units.mean + share * (new.mean - units.mean)
-        variance = (1 - share) * units.spread**2 + share * new.spread**2 + share * (1 - share) * (new.mean - units.mean) ** 2
+        units, new = self.units, Units.of(rows, mask)
+        count = mask.sum().astype(self.seen.dtype)
+        total = self.seen + count
+        share = count / jnp.maximum(total, 1)
+        apart = new.mean - units.mean
+        mean = units.mean + share * apart
+        variance = (1 - share) * units.spread**2 + share * new.spread**2 + share * (1 - share) * apart**2
         return Normaliser(Units(mean, jnp.sqrt(variance)), total)
+
+    def map_to(self, new: "Normaliser") -> tuple[Float[Array, " feature"], Float[Array, " feature"]]:
+        """(scale, shift) with z = scale · z′ + shift, from the units of `new` to these, before any cut.
+
+        A feature that has not varied so far keeps its coefficient: all that was learned of it
+        is its constant, and its spread of next to nothing would make the scale absurd.
+        """
+        old, new_units = self.units, new.units
+        varied = old.spread > 2 * SPREAD_FLOOR
+        scale = jnp.where(varied, new_units.spread / old.spread, 1.0)
+        shift = jnp.where(varied, (new_units.mean - old.mean) / old.spread, 0.0)
+        return scale, shift

@@ -31,14 +31,35 @@ class Recall(eqx.Module):
     """log π(a|s) / μ(a|s), where μ is the policy that acted; no meaning in padding."""
     weights: Float[Array, " row"]
     """ω, zero in padding."""
+    occupancy_weights: Float[Array, " row"]
+    """The part of ω that is about states, d^π(s) / d^μ(s): one where the rule is a ratio of policies; zero in padding."""
     importance: Float[Array, " row"]
     """1 for a transition (γ^t if states are discounted), 0 for padding."""
+    absorbed: Float[Array, " window"]
+    """By age, the importance of the time after an ending, when no action matters any more."""
     rule: Weights
 
     def coefficients(self, window: int) -> Float[Array, " row"]:
-        """c = ω · importance / normaliser over the newest `window` batches, so that Σ c f estimates E[f]."""
-        weights, importance = self._newest(self.weights, window), self._newest(self.importance, window)
-        return weights * importance / self.rule.normaliser(weights, importance)
+        """c = ω · importance / normaliser over the newest `window` batches, so that Σ c f estimates E[f].
+
+        Time after an ending counts with f = 0.
+        """
+        return self._coefficients(self.weights, window)
+
+    def state_coefficients(self, window: int) -> Float[Array, " row"]:
+        """The same for functions of the state alone, which no ratio of action probabilities concerns."""
+        return self._coefficients(self.occupancy_weights, window)
+
+    def _coefficients(self, weights: Float[Array, " row"], window: int) -> Float[Array, " newest"]:
+        weights, importance = self._newest(weights, window), self._newest(self.importance, window)
+        mean = weights * importance / self.rule.normaliser(weights, importance)
+        return mean * self.coverage(window)
+
+    def coverage(self, window: int) -> Float[Array, ""]:
+        """Share of the importance of the newest `window` batches that transitions have, and not the time after endings."""
+        total = self._newest(self.importance, window).sum()
+        everything = total + self.absorbed[:window].sum()
+        return total / jnp.maximum(everything, jnp.finfo(total.dtype).tiny)
 
     def average(self, values: Float[Array, " row"], window: int) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Mean of values over the newest `window` batches, and its standard error.
@@ -80,7 +101,9 @@ def recall(
     observations, actions = stand_in(rows.observations), stand_in(rows.actions)
     log_probs, scores = score_matrix(policy, observations, actions)
     log_ratio = log_probs - rows.log_probs
-    states = log_occupancy(observations, policy, oracle) - rows.log_occupancy if rule.ratio == "occupancy" else 0.0
+    states = jnp.zeros_like(log_ratio)
+    if rule.ratio == "occupancy":
+        states = log_occupancy(observations, policy, oracle) - rows.log_occupancy
     importance = rows.mask if discount is None else rows.mask * discount**rows.times
     return Recall(
         packing=packing,
@@ -90,9 +113,26 @@ def recall(
         log_probs=log_probs,
         log_ratio=log_ratio,
         weights=rule(log_ratio + states, rows.mask),
+        occupancy_weights=rule(states, rows.mask),
         importance=importance.astype(log_ratio.dtype),
+        absorbed=_absorbed(batches, discount).astype(log_ratio.dtype),
         rule=rule,
     )
+
+
+def _absorbed(batches: Batch, discount: Float[Array, ""] | float | None) -> Float[Array, " window"]:
+    """The importance of time after endings, by age.
+
+    An episode that ended at time t stays in an absorbing state from t + 1 on, which discounted
+    states visit with Σ_{k > t} γ^k = γ^{t+1} / (1 − γ). An independent draw that fell there counts one.
+    """
+    total = jnp.zeros(len(batches.mask))
+    if discount is not None:
+        ended = batches.mask & (batches.terminated | batches.truncated)
+        total += jnp.where(ended, discount ** (batches.times + 1) / (1 - discount), 0).sum((1, 2))
+    if batches.absorbed is not None:
+        total += batches.absorbed.sum((1, 2))
+    return total
 
 
 def log_occupancy(observations: Float[Array, "row ..."], policy: AbstractPolicy, oracle: AbstractOracle | None) -> Float[Array, " row"]:

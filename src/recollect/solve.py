@@ -19,7 +19,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
-from jaxtyping import Array, Float, Int
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 from lineax.internal import two_norm
 
 from recollect.checks import check_count, check_name, check_number
@@ -27,6 +28,8 @@ from recollect.fisher import Fisher
 
 Method = Literal["auto", "cholesky", "sample", "cg"]
 Inverse = Callable[[Float[Array, " d"]], Float[Array, " d"]]
+WORST_RESIDUAL = 0.5
+"""Relative residual above which a direction is not taken."""
 
 
 class Solution(eqx.Module):
@@ -39,6 +42,11 @@ class Solution(eqx.Module):
     """‖g − (F + εI) x‖ / ‖g‖."""
     steps: Int[Array, ""]
     """Products with F that conjugate gradients took; 0 for the direct methods."""
+
+    @property
+    def solved(self) -> Bool[Array, ""]:
+        """Whether x is closer to the solution than to nothing: x = 0 has a residual of 1."""
+        return self.residual <= WORST_RESIDUAL
 
 
 class Solver(eqx.Module):
@@ -66,17 +74,27 @@ class Solver(eqx.Module):
     def __call__(
         self, fisher: Fisher, gradient: Float[Array, " d"], damping: Float[Array, ""] | float, guess: Float[Array, " d"]
     ) -> Solution:
+        """x, by plain conjugate gradients where rounding has spoilt the method of choice."""
         method = cheapest(*fisher.shape, fisher.scores.rank) if self.method == "auto" else self.method
         if method == "cg":
-            direction, steps = self._conjugate_gradients(fisher, gradient, damping, guess)
+            start = guess if self.warm_start else None
+            direction, steps = self._conjugate_gradients(fisher, gradient, damping, self.preconditioner_rows, start)
         else:
             inverse = _cholesky(fisher, damping) if method == "cholesky" else _refined(fisher, damping, _sample_space(fisher, damping))
             direction, steps = inverse(gradient), jnp.zeros((), jnp.int32)
-        norm = jnp.linalg.norm(gradient)
-        product = fisher.mv(direction) + damping * direction
-        return Solution(direction, product, jnp.linalg.norm(gradient - product) / jnp.where(norm > 0, norm, 1), steps)
+        solution = _judged(fisher, gradient, damping, direction, steps)
+        if fisher.shape[0] == 1:  # A division needs no second try.
+            return solution
 
-    def _conjugate_gradients(self, fisher, gradient, damping, guess):
+        def again() -> Solution:
+            # Where both branches run side by side, a system of zeros takes no steps.
+            right = jnp.where(solution.solved, 0, gradient)
+            direction, steps = self._conjugate_gradients(fisher, right, damping, preconditioner_rows=0)
+            return _judged(fisher, gradient, damping, direction, solution.steps + steps)
+
+        return lax.cond(solution.solved, lambda: solution, again)
+
+    def _conjugate_gradients(self, fisher, gradient, damping, preconditioner_rows: int, start: Float[Array, " d"] | None = None):
         # In units where the damping is 1 and ‖g‖ = 1 the solution is at most as large as the right
         # side, and the error at most as large as the residual: one absolute tolerance serves for both.
         norm = jnp.linalg.norm(gradient)
@@ -86,17 +104,25 @@ class Solver(eqx.Module):
         )
         right, options = gradient / scale, {}
         parameters, rows = fisher.shape
-        if 0 < self.preconditioner_rows < rows:
-            few = fisher.sample(self.preconditioner_rows)
-            rough = _cholesky(few, damping) if parameters <= self.preconditioner_rows else _sample_space(few, damping)
+        if 0 < preconditioner_rows < rows:
+            few = fisher.sample(preconditioner_rows)
+            rough = _cholesky(few, damping) if parameters <= preconditioner_rows else _sample_space(few, damping)
             options["preconditioner"] = symmetric(lambda y: rough(y) * damping)
             options["y0"] = options["preconditioner"].mv(right)
-        if self.warm_start:
-            options["y0"] = guess * (damping / scale)
+        if start is not None:
+            options["y0"] = start * (damping / scale)
         method = lx.CG(rtol=0.0, atol=self.tolerance, norm=two_norm, stabilise_every=None, max_steps=self.max_steps)
         operator = symmetric(lambda y: fisher.mv(y) / damping + y)
         solution = lx.linear_solve(operator, right, method, options=options, throw=False)
         return solution.value * (scale / damping), solution.stats["num_steps"]
+
+
+def _judged(fisher: Fisher, gradient, damping, direction, steps) -> Solution:
+    """The direction with how well it solves the system."""
+    norm = jnp.linalg.norm(gradient)
+    product = fisher.mv(direction) + damping * direction
+    residual = jnp.linalg.norm(gradient - product) / jnp.where(norm > 0, norm, 1)
+    return Solution(direction, product, residual, steps)
 
 
 def cheapest(parameters: int, rows: int, rank: int = 1) -> Literal["cholesky", "sample", "cg"]:

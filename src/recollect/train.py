@@ -10,6 +10,7 @@ Environments on the host are stepped outside the program, the copies of all seed
 """
 
 import dataclasses
+import operator
 import os
 import sys
 import time
@@ -26,11 +27,12 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from recollect.algorithms import REFUSALS, AbstractAlgorithm, State
+from recollect.algorithms.base import SIGNAL
 from recollect.checks import check_count, check_number
 from recollect.collect import AbstractCollector, Collected, Episodes, with_log_probs
 from recollect.collect_host import HostCollector
-from recollect.defaults import Start, check_fit, make_policy
-from recollect.envs import AbstractEnv, AbstractOracle, EnvironmentFailure, HostEnv, host, make
+from recollect.defaults import Start, check_draws, check_fit, make_policy
+from recollect.envs import AbstractEnv, AbstractOracle, HostEnv, host, make
 from recollect.policies import AbstractPolicy
 from recollect.runtime import jit, one_blas_thread, progress_bar, use_compilation_cache
 from recollect.types import Batch, traced_floats
@@ -93,8 +95,8 @@ def train(
 ) -> Training:
     """Train `algorithm` on `env`, all seeds at once, each until it meets one of the limits given.
 
-    An environment that fails raises `EnvironmentFailure`, and an interrupt `KeyboardInterrupt`. Both carry what had been
-    learned until then as `training`, if at least one iteration was finished.
+    An environment that fails raises `EnvironmentFailure`, and an interrupt `KeyboardInterrupt`. These and all other exceptions
+    carry what had been learned until then as `training`, if at least one iteration was finished.
 
     Args:
         env: an environment of `make` or `host`, a name, a function that makes a Gymnasium environment, or a vector of them.
@@ -114,6 +116,7 @@ def train(
     seeds = _seeds(seeds)
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)
+    check_draws(algorithm, collector)
     use_compilation_cache()
     shares = _shares(seeds)
     run = _HostRun if isinstance(env, HostEnv) else _CompiledRun
@@ -129,7 +132,8 @@ def train(
             chunks, clock, stopped = _run_to_limits(running, iterations, environment_steps, show)
         finally:
             running.close()
-    training = _training(running, chunks, clock, seeds, compile_seconds) if chunks else None
+    hopeless = stopped is None and _hopeless(chunks)
+    training = _training(running, chunks, clock, seeds, compile_seconds, hopeless) if chunks else None
     if stopped is not None:
         stopped.training = training  # pyright: ignore[reportAttributeAccessIssue]
         raise stopped
@@ -137,11 +141,14 @@ def train(
     return training
 
 
-def _training(running, chunks: list[dict[str, np.ndarray]], clock: np.ndarray, seeds: tuple[int, ...], compile_seconds: float) -> Training:
+def _training(
+    running, chunks: list[dict[str, np.ndarray]], clock: np.ndarray, seeds: tuple[int, ...], compile_seconds: float, hopeless: bool
+) -> Training:
     curves = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1)[: len(seeds)] for name in chunks[0]}
     steps = curves.pop("steps")
     curves["environment_steps"] = np.where(np.isnan(steps), np.nan, np.nancumsum(steps, axis=1, dtype=np.float64))
-    _warn_of_refusals(curves["refused"], seeds)
+    _warn_of_refusals(curves["refused"], seeds, hopeless)
+    _warn_of_returns(curves["return_mean"], seeds)
     running.warn()
     return Training(_policies(running.carries, len(seeds)), seeds, curves, clock, compile_seconds)
 
@@ -153,13 +160,16 @@ def _policies(carries: Sequence[Carry], seeds: int) -> AbstractPolicy:
 
 
 def _run_to_limits(running, iterations, environment_steps, show) -> tuple[list[dict[str, np.ndarray]], np.ndarray, BaseException | None]:
-    """Chunk after chunk until all seeds have stopped, nothing is learned any more, or something stops the run."""
+    """Chunk after chunk until all seeds have stopped, nothing is learned any more, or something stops the run.
+
+    Whatever that is, what was learned before it is kept.
+    """
     chunks, times, ends, done, stopped, began = [], [0.0], [0], 0, None, time.perf_counter()
     while done < (iterations or np.inf) and any(carry.active.any() for carry in running.carries):
         count = running.chunk if iterations is None else min(running.chunk, iterations - done)
         try:
             rows = running.advance(done, count)
-        except (EnvironmentFailure, KeyboardInterrupt) as stop:
+        except BaseException as stop:
             stopped = stop
             break
         chunk = {name: np.concatenate([row[name] for row in rows])[:, :count] for name in rows[0]}
@@ -171,16 +181,19 @@ def _run_to_limits(running, iterations, environment_steps, show) -> tuple[list[d
         returns = chunk["return_mean"][np.isfinite(chunk["return_mean"])]
         fraction = max(done / (iterations or np.inf), furthest / (environment_steps or np.inf))
         show(fraction, f"return {returns.mean():.1f}" if returns.size else "")
-        if _all_refused(chunks):
+        if _hopeless(chunks):
             break
     return chunks, np.interp(np.arange(1, done + 1), ends, times), stopped
 
 
-def _all_refused(chunks: list[dict[str, np.ndarray]]) -> bool:
-    """Whether every update of the latest iterations was refused."""
+def _hopeless(chunks: list[dict[str, np.ndarray]]) -> bool:
+    """Whether every update of the latest iterations failed. One that found no signal did not: a later batch may hold some."""
     latest = [chunk["refused"] for chunk in chunks[-CHUNK_ITERATIONS:]]
+    if sum(refused.shape[1] for refused in latest) < CHUNK_ITERATIONS:
+        return False
     refused = np.concatenate(latest, axis=1)[:, -CHUNK_ITERATIONS:]
-    return (refused.shape[1] == CHUNK_ITERATIONS or len(chunks) == 1) and bool((refused[np.isfinite(refused)] > 0).all())
+    refused = refused[np.isfinite(refused)]
+    return bool(((refused > 0) & (refused != SIGNAL)).all())
 
 
 class _CompiledRun:
@@ -215,6 +228,11 @@ class _HostRun:
         self.env, self.shares, self.cores, self.carries = env, shares, cores, []
         self.problem, self.keys = traced_floats((algorithm, limits)), jnp.concatenate(shares)
         streams = (0, 1) if getattr(algorithm, "independent_fisher", False) else (0,)
+        if env.vector is not None and len(streams) > 1:
+            raise ValueError(
+                f"independent_fisher=True needs copies of its own, but {env.name} is one vector that exists already; give a "
+                "function that makes one copy, or leave independent_fisher out."
+            )
         self.collectors = []
         try:
             for stream in streams:
@@ -361,7 +379,9 @@ def _learn(algorithm, oracle, limits, keys, carry: Carry, moved, collected: Coll
             steps = collected.environment_steps if fisher is None else collected.environment_steps + fisher.environment_steps
             total = moved.environment_steps + steps
             recent = _latest(jnp.concatenate([moved.recent, collected.returns]))
-            active = (total < limits.environment_steps) & (recent.mean() < limits.target_return)
+            # A return that is not finite has reached nothing.
+            reached = jnp.isfinite(recent.mean()) & (recent.mean() >= limits.target_return)
+            active = (total < limits.environment_steps) & ~reached
             after = dataclasses.replace(moved, state=state, environment_steps=total, recent=recent, active=active)
             row = dict(return_mean=jnp.nanmean(collected.returns), recent_return=recent.mean(), steps=steps, **vars(info))
             return eqx.filter(after, eqx.is_array), jax.tree.map(lambda x: x.astype(jnp.float32), row)
@@ -408,12 +428,18 @@ def _shares(seeds: tuple[int, ...]) -> list[Key[Array, " seed"]]:
 
 
 def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    if isinstance(seeds, int):
-        check_count("seeds", seeds, "give how many seeds to run")
-        return tuple(range(seeds))
-    if not seeds:
-        raise ValueError("seeds=() is empty; give how many seeds to run, or which.")
-    return tuple(int(seed) for seed in seeds)
+    """The seeds themselves; their number and they may be NumPy's."""
+    remedy = "give how many seeds to run, or which"
+    if isinstance(seeds, int | np.integer):
+        check_count("seeds", seeds, remedy)
+        return tuple(range(int(seeds)))
+    try:
+        chosen = tuple(operator.index(seed) for seed in seeds)
+    except TypeError:
+        raise ValueError(f"seeds={seeds!r} is neither a whole number nor several; {remedy}.") from None
+    if not chosen or min(chosen) < 0:
+        raise ValueError(f"seeds={seeds!r} is empty or has a negative number; {remedy}.")
+    return chosen
 
 
 def _limits(iterations, environment_steps, target_return) -> Limits:
@@ -423,18 +449,29 @@ def _limits(iterations, environment_steps, target_return) -> Limits:
         if value is not None:
             check_count(field, value)
     if target_return is not None:
-        check_number("target_return", target_return, low=-np.inf, open_low=True, open_high=True, remedy="give a finite return")
+        check_number("target_return", target_return, low=-np.inf, remedy="give a finite return")
     return Limits(float(environment_steps or np.inf), np.inf if target_return is None else float(target_return))
 
 
-def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...]) -> None:
+def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...], hopeless: bool) -> None:
     places = np.argwhere(refused > 0)
     if not len(places):
         return
     seed, iteration = places[0]
-    stopped = " Training stopped, as every one of the latest updates was refused." if (refused[:, -1] > 0).all() else ""
+    stopped = " Training stopped, as every one of the latest updates was refused." if hopeless else ""
     warnings.warn(
         f"{len(places)} of {np.isfinite(refused).sum()} updates were refused and left the policy as it was, the first for seed "
         f"{seeds[seed]} in iteration {iteration + 1}: {REFUSALS[int(refused[seed, iteration])]}.{stopped}",
         stacklevel=3,
     )
+
+
+def _warn_of_returns(returns: np.ndarray, seeds: tuple[int, ...]) -> None:
+    places = np.argwhere(np.isinf(returns))
+    if len(places):
+        seed, iteration = places[0]
+        warnings.warn(
+            f"{len(places)} batches have returns that are not finite, the first for seed {seeds[seed]} in iteration {iteration + 1}: "
+            "rewards overflow single precision; scale them down.",
+            stacklevel=3,
+        )

@@ -1,11 +1,13 @@
 """The one shape in which data travels: a batch of transitions, padded and masked."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
@@ -34,6 +36,9 @@ class Batch(eqx.Module):
     mask: Bool[Array, "*axes"]
     log_occupancy: Float[Array, "*axes"] | None = None
     """log d^π(s) under the policy that acted; only there when weights are ratios of occupancies."""
+    absorbed: Bool[Array, "*axes"] | None = None
+    """Draws that fell after the end of their episode, for independent draws only: padding, since no action
+    mattered there, that still counts in the size of the batch."""
 
 
 class Frozen(eqx.Module):
@@ -62,7 +67,8 @@ def where_mask(mask: Bool[Array, "..."], values: Shaped[Array, "..."]) -> Shaped
 
 def zero_padding(batch: Batch) -> Batch:
     """The batch with zeros in its padding, so that nothing computed there can be non-finite."""
-    return jax.tree.map(lambda values: where_mask(batch.mask, values), batch)
+    zeroed = jax.tree.map(lambda values: where_mask(batch.mask, values), batch)
+    return dataclasses.replace(zeroed, absorbed=batch.absorbed)
 
 
 def all_finite(tree) -> Bool[Array, ""]:
@@ -73,4 +79,5 @@ def all_finite(tree) -> Bool[Array, ""]:
 
 def traced_floats(tree):
     """Python floats become arrays, so that another learning rate or damping does not compile anew."""
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)) if isinstance(x, float) else x, tree)
+    number = lambda x: isinstance(x, float | np.floating)
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)) if number(x) else x, tree)

@@ -28,7 +28,7 @@ class Weights(eqx.Module):
 
     def __check_init__(self):
         check_name("ratio", self.ratio, get_args(Ratio))
-        check_number("truncate", self.truncate, low=0, open_low=True, remedy="give the largest weight allowed, above 0")
+        check_number("truncate", self.truncate, low=0, open_low=True, infinite=True, remedy="give the largest weight allowed, above 0")
 
     def __call__(self, log_ratio: Float[Array, "*row"], mask: Bool[Array, "*row"]) -> Float[Array, "*row"]:
         """ω = min(exp(log_ratio), truncate), zero in padding."""

@@ -1,6 +1,7 @@
 """What the algorithms share: their settings, what they remember, what they report, and how θ takes a step."""
 
 import abc
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -59,9 +60,12 @@ REFUSALS = (
     "the direction is not finite",
     "the new parameters are not finite",
     "the line search found no step that improves the surrogate within the trust region",
+    "the direction does not solve the system of the natural gradient, its residual is above 1/2",
+    "a minibatch gradient is not finite",
+    "the gradient is zero, the batches hold no signal",
 )
 """What `Info.refused` means."""
-BATCH, GRADIENT, DIRECTION, PARAMETERS, SEARCH = range(1, len(REFUSALS))
+BATCH, GRADIENT, DIRECTION, PARAMETERS, SEARCH, UNSOLVED, MINIBATCH, SIGNAL = range(1, len(REFUSALS))
 
 
 class State(eqx.Module):
@@ -153,7 +157,8 @@ class AbstractAscent(AbstractAlgorithm):
     optimizer: Optimizer = eqx.field(static=True, default="sgd")
     """`sgd`, `adam`, `adam:EPSILON`, or (in Python) any Optax transformation that descends; α multiplies its updates."""
     objective_scale: bool = eqx.field(static=True, default=False)
-    """Multiply the gradient by 1/(1 − γ), so that it estimates ∇η as the paper defines it and not (1 − γ)∇η."""
+    """Multiply the gradient by 1/(1 − γ): with `discount_states`, or with independent draws, it then estimates ∇η as the paper defines
+    it and not (1 − γ)∇η."""
 
     def rate(self, iteration: Int[Array, ""]) -> Float[Array, ""]:
         """α_n, for `iteration` = n − 1."""
@@ -203,20 +208,62 @@ def initial_state(
     )
 
 
-def push_and_recall(
+class Start(eqx.Module):
+    """Where an update starts, once the newest batch has been stored and weighed."""
+
+    state: State
+    """The state with the newest batch in its history, and a policy whose statistics include it."""
+    reference: AbstractPolicy
+    """The policy that the step is measured from."""
+    usable: Bool[Array, ""]
+    """Whether the newest batch could be stored."""
+    recalled: Recall
+
+
+def begin(algorithm: AbstractAlgorithm, state: State, batch: Batch, oracle: AbstractOracle | None) -> Start:
+    """Store the newest batch, take its observations into the statistics, then weigh all that is stored by the current policy."""
+    history, usable = push(algorithm, state.history, state.policy, batch, oracle)
+    newest = jax.tree.map(lambda x: x[0], history.batches)
+    rows = newest.observations.reshape(-1, *newest.observations.shape[2:])
+    policy, reference = state.policy.seeing(rows, newest.mask.ravel())
+    optimizer = state.optimizer
+    if policy is not state.policy:
+        policy = algorithm.project(policy)
+        optimizer = _in_units_of(optimizer, state.policy, policy)
+    return Start(
+        state=dataclasses.replace(state, policy=policy, optimizer=optimizer, history=history),
+        reference=reference,
+        usable=usable,
+        recalled=weigh(algorithm, history, policy, oracle),
+    )
+
+
+def push(
     algorithm: AbstractAlgorithm, history: History, policy: AbstractPolicy, batch: Batch, oracle: AbstractOracle | None
-) -> tuple[History, Bool[Array, ""], Recall]:
-    """Store the newest batch, then weigh all that is stored by the current policy."""
-    history, usable = history.push(remember_occupancy(batch, policy, algorithm.weights, oracle))
+) -> tuple[History, Bool[Array, ""]]:
+    """Store a batch that `policy` has collected; whether that was possible."""
+    return history.push(remember_occupancy(batch, policy, algorithm.weights, oracle))
+
+
+def weigh(algorithm: AbstractAlgorithm, history: History, policy: AbstractPolicy, oracle: AbstractOracle | None) -> Recall:
+    """All that is stored, weighed by the current policy."""
     discount = algorithm.discount if algorithm.discount_states else None
-    return history, usable, recall(history, policy, algorithm.weights, discount, oracle)
+    return recall(history, policy, algorithm.weights, discount, oracle)
+
+
+def _in_units_of(optimizer: Any, old: AbstractPolicy, new: AbstractPolicy) -> Any:
+    """Adam's moments of gradients by the parameters of `new`, which are those of `old` in other units."""
+    scale = flatten(old.parameter_units())[0] / flatten(new.parameter_units())[0]
+    adam = lambda node: isinstance(node, optax.ScaleByAdamState)
+    moved = lambda node: node._replace(mu=node.mu * scale, nu=node.nu * scale**2) if adam(node) else node
+    return jax.tree.map(moved, optimizer, is_leaf=adam)
 
 
 def judge(
-    algorithm: AbstractAlgorithm, state: State, history: History, recalled: Recall, oracle: AbstractOracle | None, key: PRNGKeyArray
+    algorithm: AbstractAlgorithm, state: State, recalled: Recall, oracle: AbstractOracle | None, key: PRNGKeyArray
 ) -> tuple[Float[Array, " row"], Estimates, Values | None]:
     """Advantages of the newest `window` batches as rows and as estimates, and the critic refitted to them afterwards."""
-    newest = jax.tree.map(lambda x: x[: algorithm.window], history.batches)
+    newest = jax.tree.map(lambda x: x[: algorithm.window], state.history.batches)
     log_ratio = recalled.packing.unpack(recalled.log_ratio)[: algorithm.window]
     estimates = algorithm.advantages(newest, state.policy, algorithm.discount, log_ratio, state.critic, oracle)
     bound, _ = recalled.packing.prefix(algorithm.window)
@@ -234,18 +281,25 @@ def reweighed_gradient(algorithm: AbstractAlgorithm, recalled: Recall, advantage
     return policy_gradient(recalled.scores.rows(0, bound), recalled.coefficients(algorithm.window), advantages, count)
 
 
-def accept(old, new, failures: Sequence[tuple[int, Bool[Array, ""]]], batch: Batch):
-    """`new`, or `old` bit for bit if there is a failure; and the first failure's index into `REFUSALS`, or 0.
-
-    Both begin with the policy. A new one has seen the observations of `batch`.
-    """
-    rows = batch.observations.reshape(-1, *batch.observations.shape[2:])
-    new = (new[0].seeing(rows, batch.mask.ravel()), *new[1:])
+def accept(old, new, failures: Sequence[tuple[int, Bool[Array, ""]]]):
+    """`new`, or `old` bit for bit if there is a failure; and the first failure's index into `REFUSALS`, or 0."""
     refused = jnp.zeros((), jnp.int32)
     for reason, failed in reversed(failures):
         refused = jnp.where(failed, reason, refused)
     keep = lambda new, old: jnp.where(refused > 0, old, new) if eqx.is_array(new) else new
     return jax.tree.map(keep, new, old), refused
+
+
+def forget_unusable(history: History, recalled: Recall, refused: Int[Array, ""]) -> History:
+    """The history without what made a gradient or a direction non-finite, which would do so again.
+
+    These are the batches whose weights overflow, or else the newest one: the update before did without it.
+    """
+    by_age = recalled.packing.unpack(recalled.weights).sum((1, 2))
+    overflowed = ~jnp.isfinite(by_age)
+    newest = jnp.arange(len(overflowed)) == 0
+    culprits = jnp.where(overflowed.any(), overflowed, newest)
+    return history.without(culprits & ((refused == GRADIENT) | (refused == DIRECTION)))
 
 
 def common_failures(usable, gradient, direction, policy) -> list[tuple[int, Bool[Array, ""]]]:
@@ -259,9 +313,7 @@ def common_failures(usable, gradient, direction, policy) -> list[tuple[int, Bool
 
 
 def describe(
-    recalled: Recall,
-    history: History,
-    old: AbstractPolicy,
+    start: Start,
     new: AbstractPolicy,
     gradient: Float[Array, " d"],
     direction: Float[Array, " d"],
@@ -270,22 +322,34 @@ def describe(
     **more: Shaped[Array, "..."],
 ) -> Info:
     """What there is to say of an update; the newest batch of the history is the one it was made with."""
-    newest = jax.tree.map(lambda x: x[0], history.batches)
-    ess, ess_by_age = recalled.effective_sample_size()
-    kls = jax.vmap(jax.vmap(lambda observation: old.kl(new, observation)))(newest.observations)
+    newest = jax.tree.map(lambda x: x[0], start.state.history.batches)
+    ess, ess_by_age = start.recalled.effective_sample_size()
+    kls = jax.vmap(jax.vmap(lambda observation: start.reference.kl(new, observation)))(newest.observations)
     zero, nothing = jnp.zeros(()), jnp.zeros((), jnp.int32)
     unsaid = dict(solver_residual=zero, solver_steps=nothing, damping=zero, backtracks=nothing, gradient_steps=nothing)
     return Info(
         refused=refused,
         ess=ess,
         ess_by_age=ess_by_age,
-        max_weight=recalled.weights.max(),
+        max_weight=start.recalled.weights.max(),
         gradient_norm=jnp.linalg.norm(gradient),
         direction_norm=jnp.linalg.norm(direction),
         kl=jnp.sum(kls, where=newest.mask) / jnp.maximum(newest.mask.sum(), 1),
         explained_variance=_explained(estimates.targets[0], estimates.values[0], newest.mask),
         **{**unsaid, "silenced_by_age": jnp.zeros_like(ess_by_age), **more},
     )
+
+
+def finish(start: Start, refused: Int[Array, ""], **changed: Any) -> State:
+    """The state after an update: what has `changed`, and a history without what cannot be used."""
+    state = dataclasses.replace(start.state, **changed, iteration=start.state.iteration + 1)
+    history = forget_unusable(state.history, start.recalled, refused)
+    fisher_history = state.fisher_history
+    if fisher_history is not None:
+        # Only the newest independent batch can be new to a direction that has become non-finite.
+        newest = jnp.arange(len(fisher_history.batches.mask)) == 0
+        fisher_history = fisher_history.without(newest & (refused == DIRECTION))
+    return dataclasses.replace(state, history=history, fisher_history=fisher_history)
 
 
 def _explained(targets: Float[Array, "episode time"], values: Float[Array, "episode time"], mask: Bool[Array, "episode time"]):

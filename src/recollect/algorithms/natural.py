@@ -1,16 +1,14 @@
 """What NPG and TRPO share: a natural direction (F̂ + εI)⁻¹ ∇̂η, each factor over a window of its own."""
 
+import dataclasses
 from typing import Literal, get_args
 
 import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
-from recollect.algorithms.base import AbstractAlgorithm, State, check_settings, initial_state, push_and_recall
+from recollect.algorithms.base import AbstractAlgorithm, Start, check_settings, initial_state, push, weigh
 from recollect.checks import check_count, check_name, check_number
 from recollect.envs.base import AbstractOracle
 from recollect.fisher import Fisher
-from recollect.history import History
 from recollect.policies import AbstractPolicy
 from recollect.recall import Recall
 from recollect.scores import expected_score_matrix
@@ -56,25 +54,32 @@ def check_natural(algorithm: AbstractNatural) -> None:
 
 def reweighed_fisher(
     algorithm: AbstractNatural,
-    state: State,
-    recalled: Recall,
+    start: Start,
+    acted: AbstractPolicy,
     fisher_batch: Batch | None,
     oracle: AbstractOracle | None,
-) -> tuple[Fisher, History | None, Bool[Array, ""]]:
-    """The Fisher matrix, the history of independent batches that it comes from (if any), and whether the newest was usable."""
+) -> tuple[Fisher, Start]:
+    """The Fisher matrix; and the start with `fisher_batch`, which the policy that `acted` collected, in a history of its own."""
+    policy = start.state.policy
     if not algorithm.independent_fisher:
-        return _fisher(algorithm, recalled, state.policy), None, jnp.array(True)
-    if fisher_batch is None or state.fisher_history is None:
+        return _fisher(algorithm, start.recalled, policy), start
+    if fisher_batch is None or start.state.fisher_history is None:
         raise ValueError("independent_fisher=True needs a second batch; pass fisher_batch to update.")
-    history, usable, recalled = push_and_recall(algorithm, state.fisher_history, state.policy, fisher_batch, oracle)
-    return _fisher(algorithm, recalled, state.policy), history, usable
+    history, usable = push(algorithm, start.state.fisher_history, acted, fisher_batch, oracle)
+    recalled = weigh(algorithm, history, policy, oracle)
+    state = dataclasses.replace(start.state, fisher_history=history)
+    start = dataclasses.replace(start, state=state, usable=start.usable & usable)
+    return _fisher(algorithm, recalled, policy), start
 
 
 def _fisher(algorithm: AbstractNatural, recalled: Recall, policy: AbstractPolicy) -> Fisher:
-    """Equation (5) without damping, over the newest `fisher_window` batches."""
+    """Equation (5) without damping, over the newest `fisher_window` batches.
+
+    The closed form has integrated the actions out, so that how likely they were no longer concerns it.
+    """
     window = algorithm.windows[1]
     bound, count = recalled.packing.prefix(window)
-    coefficients: Float[Array, " row"] = recalled.coefficients(window)
-    taken = algorithm.fisher == "score"
-    scores = recalled.scores.rows(0, bound) if taken else expected_score_matrix(policy, recalled.observations[:bound])
-    return Fisher(scores, coefficients, count)
+    if algorithm.fisher == "score":
+        return Fisher(recalled.scores.rows(0, bound), recalled.coefficients(window), count)
+    scores = expected_score_matrix(policy, recalled.observations[:bound])
+    return Fisher(scores, recalled.state_coefficients(window), count)

@@ -3,13 +3,14 @@
 import jax.numpy as jnp
 
 from recollect.algorithms.base import (
+    UNSOLVED,
     AbstractAscent,
-    State,
     accept,
+    begin,
     common_failures,
     describe,
+    finish,
     judge,
-    push_and_recall,
     reweighed_gradient,
 )
 from recollect.algorithms.natural import AbstractNatural, check_natural, reweighed_fisher
@@ -22,18 +23,18 @@ class NPG(AbstractAscent, AbstractNatural):
         check_natural(self)
 
     def update(self, state, batch, key, oracle=None, fisher_batch=None):
-        history, usable, recalled = push_and_recall(self, state.history, state.policy, batch, oracle)
-        advantages, estimates, critic = judge(self, state, history, recalled, oracle, key)
-        gradient = self.scaled(reweighed_gradient(self, recalled, advantages))
-        fisher, fisher_history, also_usable = reweighed_fisher(self, state, recalled, fisher_batch, oracle)
+        start = begin(self, state, batch, oracle)
+        advantages, estimates, critic = judge(self, start.state, start.recalled, oracle, key)
+        gradient = self.scaled(reweighed_gradient(self, start.recalled, advantages))
+        fisher, start = reweighed_fisher(self, start, state.policy, fisher_batch, oracle)
         solution = self.solver(fisher, gradient, self.damping, state.direction)
-        moved = (*self.ascend(state, solution.direction), solution.direction)
-        failures = common_failures(usable & also_usable, gradient, solution.direction, moved[0])
-        (policy, optimizer, direction), refused = accept((state.policy, state.optimizer, state.direction), moved, failures, batch)
+        moved = (*self.ascend(start.state, solution.direction), solution.direction)
+        failures = [*common_failures(start.usable, gradient, solution.direction, moved[0]), (UNSOLVED, ~solution.solved)]
+        (policy, optimizer, direction), refused = accept((state.policy, state.optimizer, state.direction), moved, failures)
 
         solved = dict(solver_residual=solution.residual, solver_steps=solution.steps, damping=jnp.asarray(self.damping))
-        info = describe(recalled, history, state.policy, policy, gradient, solution.direction, estimates, refused, **solved)
-        return State(policy, optimizer, critic, history, fisher_history, direction, state.caution, state.iteration + 1), info
+        info = describe(start, policy, gradient, solution.direction, estimates, refused, **solved)
+        return finish(start, refused, policy=policy, optimizer=optimizer, critic=critic, direction=direction), info
 
 
 def VNPG(**settings) -> NPG:

@@ -2,14 +2,14 @@
 
 from recollect.algorithms.base import (
     AbstractAscent,
-    State,
     accept,
+    begin,
     check_settings,
     common_failures,
     describe,
+    finish,
     initial_state,
     judge,
-    push_and_recall,
     reweighed_gradient,
 )
 
@@ -25,14 +25,14 @@ class PG(AbstractAscent):
 
     def update(self, state, batch, key, oracle=None, fisher_batch=None):
         del fisher_batch
-        history, usable, recalled = push_and_recall(self, state.history, state.policy, batch, oracle)
-        advantages, estimates, critic = judge(self, state, history, recalled, oracle, key)
-        gradient = self.scaled(reweighed_gradient(self, recalled, advantages))
-        moved = self.ascend(state, gradient)
-        failures = common_failures(usable, gradient, gradient, moved[0])
-        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures, batch)
-        info = describe(recalled, history, state.policy, policy, gradient, gradient, estimates, refused)
-        return State(policy, optimizer, critic, history, None, state.direction, state.caution, state.iteration + 1), info
+        start = begin(self, state, batch, oracle)
+        advantages, estimates, critic = judge(self, start.state, start.recalled, oracle, key)
+        gradient = self.scaled(reweighed_gradient(self, start.recalled, advantages))
+        moved = self.ascend(start.state, gradient)
+        failures = common_failures(start.usable, gradient, gradient, moved[0])
+        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures)
+        info = describe(start, policy, gradient, gradient, estimates, refused)
+        return finish(start, refused, policy=policy, optimizer=optimizer, critic=critic), info
 
 
 def VPG(**settings) -> PG:

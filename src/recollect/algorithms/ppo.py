@@ -10,17 +10,19 @@ from jaxtyping import Array, Bool, Float
 
 from recollect.advantages import Advantages
 from recollect.algorithms.base import (
+    MINIBATCH,
     AbstractAscent,
     Optimizer,
     Rate,
-    State,
+    Start,
     accept,
+    begin,
     check_settings,
     common_failures,
     describe,
+    finish,
     initial_state,
     judge,
-    push_and_recall,
     reweighed_gradient,
 )
 from recollect.checks import check_count, check_name, check_number
@@ -67,10 +69,13 @@ class PPO(AbstractAscent):
         check_name("clip_centre", self.clip_centre, get_args(ClipCentre))
         check_count("epochs", self.epochs)
         check_count("minibatch", self.minibatch)
-        check_number("clip", self.clip, low=0, open_low=True, remedy="give how far ratios may move, for example 0.2")
+        check_number("clip", self.clip, low=0, open_low=True, infinite=True, remedy="give how far ratios may move, for example 0.2")
         check_number("entropy", self.entropy, low=0, remedy="give the weight of the entropy bonus, 0 for none")
-        check_number("target_kl", self.target_kl, low=0, open_low=True, remedy="give the KL at which to stop, or leave it out")
-        check_number("max_gradient_norm", self.max_gradient_norm, low=0, open_low=True, remedy="give a length above 0, or infinity")
+        if self.target_kl is not None:
+            check_number("target_kl", self.target_kl, low=0, open_low=True, remedy="give the KL at which to stop, or leave it out")
+        check_number(
+            "max_gradient_norm", self.max_gradient_norm, low=0, open_low=True, infinite=True, remedy="give a length above 0, or infinity"
+        )
 
     def init(self, policy, batch, key):
         return initial_state(self, policy, batch, key, self.window)
@@ -78,31 +83,34 @@ class PPO(AbstractAscent):
     def update(self, state, batch, key, oracle=None, fisher_batch=None):
         del fisher_batch
         key_critic, key_sweep = jax.random.split(key)
-        history, usable, recalled = push_and_recall(self, state.history, state.policy, batch, oracle)
-        advantages, estimates, critic = judge(self, state, history, recalled, oracle, key_critic)
-        gradient = self.scaled(reweighed_gradient(self, recalled, advantages))
-        θ, unflatten = flatten(state.policy)
+        start = begin(self, state, batch, oracle)
+        advantages, estimates, critic = judge(self, start.state, start.recalled, oracle, key_critic)
+        gradient = self.scaled(reweighed_gradient(self, start.recalled, advantages))
+        θ, unflatten = flatten(start.state.policy)
         rate, transformation = self.rate(state.iteration).astype(θ.dtype), self.transformation()
 
         def step(carry, rows, real):
-            θ, optimizer, steps = carry
-            surrogate = lambda θ: self._surrogate(unflatten(θ), state.policy, recalled, advantages, rows, real)
+            θ, optimizer, steps, _ = carry
+            surrogate = lambda θ: self._surrogate(unflatten(θ), start, advantages, rows, real)
             slope, kl = jax.grad(surrogate, has_aux=True)(θ)
             slope = slope * jnp.minimum(1, self.max_gradient_norm / jnp.maximum(jnp.linalg.norm(slope), jnp.finfo(θ.dtype).tiny))
             updates, moved = transformation.update(-slope, optimizer, θ)
-            go_on = all_finite(slope) & (True if self.target_kl is None else kl <= self.target_kl)
+            sound = all_finite(slope)
+            go_on = sound & (True if self.target_kl is None else kl <= self.target_kl)
             after = (flatten(self.project(unflatten(θ + rate * jnp.asarray(updates))))[0], moved, steps + 1)
-            return jax.tree.map(lambda new, old: jnp.where(go_on, new, old), after, carry), go_on
+            kept = jax.tree.map(lambda new, old: jnp.where(go_on, new, old), after, carry[:3])
+            return (*kept, sound), go_on
 
-        start = (θ, state.optimizer, jnp.zeros((), jnp.int32))
-        end, optimizer, steps = sweep(key_sweep, recalled.importance > 0, self.epochs, self.minibatch, step, start)
+        first = (θ, start.state.optimizer, jnp.zeros((), jnp.int32), jnp.array(True))
+        real = start.recalled.importance > 0
+        end, optimizer, steps, sound = sweep(key_sweep, real, self.epochs, self.minibatch, step, first)
         moved = (unflatten(end), optimizer)
-        failures = common_failures(usable, gradient, end - θ, moved[0])
-        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures, batch)
+        failures = [*common_failures(start.usable, gradient, end - θ, moved[0]), (MINIBATCH, ~sound)]
+        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures)
 
-        told = dict(gradient_steps=steps, silenced_by_age=self._silenced_by_age(policy, recalled, advantages))
-        info = describe(recalled, history, state.policy, policy, gradient, end - θ, estimates, refused, **told)
-        return State(policy, optimizer, critic, history, None, state.direction, state.caution, state.iteration + 1), info
+        told = dict(gradient_steps=steps, silenced_by_age=self._silenced_by_age(policy, start.recalled, advantages))
+        info = describe(start, policy, gradient, end - θ, estimates, refused, **told)
+        return finish(start, refused, policy=policy, optimizer=optimizer, critic=critic), info
 
     def _ratios(self, policy: AbstractPolicy, recalled: Recall, rows: Rows):
         """π / μ, with any truncation of the weights that the update began with; and the centre of the clip."""
@@ -114,21 +122,22 @@ class PPO(AbstractAscent):
     def _surrogate(
         self,
         policy: AbstractPolicy,
-        old: AbstractPolicy,
-        recalled: Recall,
+        start: Start,
         advantages: Float[Array, " row"],
         rows: Rows,
         real: Bool[Array, " sample"],
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """What a minibatch step ascends, and the mean KL from the policy that the update began with."""
+        recalled = start.recalled
         ratio, centre = self._ratios(policy, recalled, rows)
         terms = clipped_surrogate(ratio, centre, advantages[rows], self.clip)
         importance = jnp.where(real, recalled.importance[rows], 0)
         observations = recalled.observations[rows]
         mean = lambda values: jnp.sum(importance * values) / jnp.maximum(importance.sum(), jnp.finfo(values.dtype).tiny)
         surrogate = jnp.sum(importance * terms) / recalled.rule.normaliser(recalled.weights[rows], importance)
+        surrogate = surrogate * recalled.coverage(self.window)
         bonus = lax.cond(self.entropy > 0, lambda: self.entropy * mean(jax.vmap(policy.entropy)(observations)), lambda: jnp.zeros(()))
-        kl = jnp.zeros(()) if self.target_kl is None else mean(jax.vmap(lambda s: old.kl(policy, s))(observations))
+        kl = jnp.zeros(()) if self.target_kl is None else mean(jax.vmap(lambda s: start.reference.kl(policy, s))(observations))
         return self.scaled(surrogate) + bonus, kl
 
     def _silenced_by_age(self, policy: AbstractPolicy, recalled: Recall, advantages: Float[Array, " row"]) -> Float[Array, " window"]:

@@ -8,18 +8,20 @@ from jaxtyping import Array, Bool, Float
 from recollect.advantages import Advantages
 from recollect.algorithms.base import (
     SEARCH,
-    State,
+    SIGNAL,
+    UNSOLVED,
+    Start,
     accept,
+    begin,
     common_failures,
     describe,
+    finish,
     judge,
-    push_and_recall,
     reweighed_gradient,
 )
 from recollect.algorithms.natural import AbstractNatural, check_natural, reweighed_fisher
 from recollect.checks import check_count, check_number
 from recollect.policies import AbstractPolicy
-from recollect.recall import Recall
 from recollect.trust_region import backtrack, length_to_radius
 from recollect.types import flatten
 
@@ -52,43 +54,52 @@ class TRPO(AbstractNatural):
         check_natural(self)
         check_number("target_kl", self.target_kl, low=0, open_low=True, remedy="give the largest KL of a step, for example 0.01")
         check_number("decay", self.decay, low=0, remedy="give the exponent of n^-decay, 0 for a constant radius")
-        check_number("max_length", self.max_length, low=0, open_low=True, remedy="give a multiple above 0, or leave it out")
+        check_number("max_length", self.max_length, low=0, open_low=True, infinite=True, remedy="give a multiple above 0, or leave it out")
         check_count("backtracks", self.backtracks, "give how often the step may be shortened")
         check_number("shrink", self.shrink, low=0, high=1, open_low=True, open_high=True, remedy="give a number between 0 and 1")
 
     def update(self, state, batch, key, oracle=None, fisher_batch=None):
-        history, usable, recalled = push_and_recall(self, state.history, state.policy, batch, oracle)
-        advantages, estimates, critic = judge(self, state, history, recalled, oracle, key)
-        gradient = reweighed_gradient(self, recalled, advantages)
-        fisher, fisher_history, also_usable = reweighed_fisher(self, state, recalled, fisher_batch, oracle)
+        start = begin(self, state, batch, oracle)
+        advantages, estimates, critic = judge(self, start.state, start.recalled, oracle, key)
+        gradient = reweighed_gradient(self, start.recalled, advantages)
+        fisher, start = reweighed_fisher(self, start, state.policy, fisher_batch, oracle)
         damping = self.damping * state.caution
         solution = self.solver(fisher, gradient, damping, state.direction)
 
-        θ, unflatten = flatten(state.policy)
+        θ, unflatten = flatten(start.state.policy)
         along = lambda length: self.project(unflatten(θ + length * solution.direction))
         radius = self.target_kl * (state.iteration + 1.0) ** -self.decay
-        passes = lambda length: self._passes(recalled, advantages, state.policy, along(length), radius)
-        longest = jnp.minimum(length_to_radius(solution, radius), self.max_length)
+        passes = lambda length: self._passes(start, advantages, along(length), radius)
+        # The Fisher matrix counts the time after endings, the mean KL does not.
+        curved = radius * start.recalled.coverage(self.windows[1])
+        longest = jnp.minimum(length_to_radius(solution, curved), self.max_length)
         search = backtrack(passes, longest, self.shrink, self.backtracks)
 
         moved = (along(search.length), solution.direction)
-        failures = [*common_failures(usable & also_usable, gradient, solution.direction, moved[0]), (SEARCH, ~search.found)]
-        (policy, direction), refused = accept((state.policy, state.direction), moved, failures, batch)
-        caution = jnp.where(refused > 0, state.caution * CAUTION_UP, state.caution * CAUTION_DOWN).clip(1.0, CAUTION_MOST)
+        failures = [
+            *common_failures(start.usable, gradient, solution.direction, moved[0]),
+            (SIGNAL, ~gradient.any()),
+            (UNSOLVED, ~solution.solved),
+            (SEARCH, ~search.found),
+        ]
+        (policy, direction), refused = accept((state.policy, state.direction), moved, failures)
+        # Only the step's own failure asks for more damping, not a batch that held nothing to learn from.
+        failed = (refused == SEARCH) | (refused == UNSOLVED)
+        factor = jnp.select([refused == 0, failed], [CAUTION_DOWN, CAUTION_UP], 1.0)
+        caution = (state.caution * factor).clip(1.0, CAUTION_MOST)
 
         told = dict(solver_residual=solution.residual, solver_steps=solution.steps, damping=damping, backtracks=search.backtracks)
-        info = describe(recalled, history, state.policy, policy, gradient, solution.direction, estimates, refused, **told)
-        return State(policy, None, critic, history, fisher_history, direction, caution, state.iteration + 1), info
+        info = describe(start, policy, gradient, solution.direction, estimates, refused, **told)
+        return finish(start, refused, policy=policy, critic=critic, direction=direction, caution=caution), info
 
-    def _passes(
-        self, recalled: Recall, advantages: Float[Array, " row"], old: AbstractPolicy, new: AbstractPolicy, radius: Float[Array, ""]
-    ) -> Bool[Array, ""]:
+    def _passes(self, start: Start, advantages: Float[Array, " row"], new: AbstractPolicy, radius: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether a step improves the surrogate and stays inside the trust region."""
+        recalled = start.recalled
         bound, _ = recalled.packing.prefix(self.window)
         observations, actions = recalled.observations[:bound], recalled.actions[:bound]
         change = jax.vmap(new.log_prob)(observations, actions) - recalled.log_probs[:bound]
         gain = jnp.sum(recalled.coefficients(self.window) * advantages * jnp.expm1(change))
-        kls = jax.vmap(lambda observation: old.kl(new, observation))(observations)
+        kls = jax.vmap(lambda observation: start.reference.kl(new, observation))(observations)
         (newest, _), (all_states, error) = recalled.average(kls, 1), recalled.average(kls, self.window)
         return (gain > 0) & (newest <= radius) & (all_states + MARGIN * error <= radius)
 

@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from recollect.checks import check_name
 from recollect.envs.base import Actions, check_max_steps
 from recollect.envs.spaces import actions_of, encoder
-from recollect.envs.vectors import AbstractVector, Checked, EnvironmentFailure, GymVector, LocalVector, described
+from recollect.envs.vectors import AbstractVector, Checked, EnvironmentFailure, GymVector, LocalVector, close_all, described
 
 Engine = Literal["auto", "compiled", "gymnasium", "envpool"]
 ENGINES = get_args(Engine)
@@ -61,6 +61,8 @@ class HostEnv:
         if self.vector is not None:
             if self.vector.num_envs != count:
                 raise ValueError(f"{self.name} is a vector of {self.vector.num_envs} copies, but seeds times copies asks for {count}.")
+            if getattr(self.vector, "closed", False):
+                raise ValueError(f"{self.name} is a vector that has been closed, as training does at its end; make a new one.")
             return GymVector(self.vector, self.name)
         if self.envpool is not None:
             return GymVector(_envpool(self.envpool, count, seed, self.max_steps), self.name, seeded=True)
@@ -110,7 +112,7 @@ def host(source: Any, *, name: str | None = None, max_steps: int | None = None, 
     else:
         first = _made(name or "the environment", source)
         observations, actions = first.observation_space, first.action_space
-        first.close()
+        close_all([first])
     encoder(observations)
     actions_of(actions)
     own = None if first.spec is None else first.spec.max_episode_steps
@@ -135,7 +137,7 @@ def host_by_name(name: str, engine: str, max_steps: int | None = None, workers: 
             raise ValueError("workers=True is for engine='gymnasium'; EnvPool has threads of its own.")
         probe = _envpool(name, 1, 0, max_steps)
         spaces, limit = (probe.single_observation_space, probe.single_action_space), max_steps or probe.spec.config.max_episode_steps
-        probe.close()
+        close_all([probe])
         return HostEnv(name, None, *spaces, limit, envpool=name)
     if name not in gym.registry and ":" not in name:
         check_name("env", name, (), gym.registry, "the names that Gymnasium knows")

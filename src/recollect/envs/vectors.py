@@ -6,9 +6,9 @@ is a finished copy reset, from a seed that the collector chooses. That is why ou
 """
 
 import abc
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +16,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import iterate
 
 from recollect.envs.spaces import Encoder, decoder, encoder
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Rewards and observations are stored in single precision."""
 
 
 class EnvironmentFailure(RuntimeError):
@@ -37,22 +40,21 @@ class Checked(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         found = self._call("reset", lambda: self.env.reset(seed=seed, options=options))
         if not isinstance(found, tuple) or len(found) != 2:
-            self._fail("reset", f"returned {type(found).__name__} and not a pair of observation and info")
+            self._fail("reset", f"returned {_count(found)} and not a pair of observation and info")
         return self._row("reset", found[0]), {}
 
     def step(self, action):
         self._steps += 1
         found = self._call("step", lambda: self.env.step(action))
         if not isinstance(found, tuple) or len(found) != 5:
-            count = f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
-            self._fail("step", f"returned {count} and not observation, reward, terminated, truncated, info")
+            self._fail("step", f"returned {_count(found)} and not observation, reward, terminated, truncated, info")
         observation, reward, terminated, truncated, _ = found
         try:
             reward = float(reward)
         except (TypeError, ValueError):
             self._fail("step", f"returned the reward {reward!r:.60}, which is not a number")
-        if not math.isfinite(reward):
-            self._fail("step", f"returned the reward {reward}, which is not finite")
+        if not abs(reward) <= LARGEST:
+            self._fail("step", f"returned the reward {reward}, which is not finite in single precision")
         for field, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | np.bool_ | int | np.integer):
                 self._fail("step", f"returned {field} = {flag!r:.60}, which is neither true nor false")
@@ -72,7 +74,7 @@ class Checked(gym.Wrapper):
             self._fail(method, wrong)
         return row
 
-    def _fail(self, method: str, what: str):
+    def _fail(self, method: str, what: str) -> NoReturn:
         raise EnvironmentFailure(f"{self._where}, step {self._steps}: {method} {what}.")
 
 
@@ -87,6 +89,10 @@ def _write(encode: Encoder, observation: Any, row: np.ndarray) -> str:
         return ""
     bad = int(np.flatnonzero(~np.isfinite(row))[0])
     return f"gave back an observation that is not finite: number {bad} of {len(row)} is {row[bad]}"
+
+
+def _count(found: Any) -> str:
+    return f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
 
 
 def described(error: Exception) -> str:
@@ -149,6 +155,19 @@ class AbstractVector(abc.ABC):
     def close(self) -> None: ...
 
 
+def close_all(resources: Iterable[Any]) -> None:
+    """Close everything. What fails at that is told once and otherwise ignored: what was learned is worth more."""
+    failures = []
+    for resource in resources:
+        try:
+            resource.close()
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        more = f" and {len(failures) - 1} more failed as well" if len(failures) > 1 else ""
+        warnings.warn(f"close raised {described(failures[0])}{more}; what was learned is kept.", stacklevel=2)
+
+
 class LocalVector(AbstractVector):
     """Copies in this process, one stepped after another."""
 
@@ -177,8 +196,7 @@ class LocalVector(AbstractVector):
             self.observations[i], _ = self._envs[i].reset(seed=seeds(i))
 
     def close(self):
-        for env in self._envs:
-            env.close()
+        close_all(self._envs)
 
 
 class GymVector(AbstractVector):
@@ -202,38 +220,58 @@ class GymVector(AbstractVector):
 
     def reset(self, seeds):
         seeded = {} if self._seeded else dict(seed=list(seeds))
-        self.observations = self._rows("reset", self._call("reset", lambda: self._vector.reset(**seeded))[0])
+        self.observations = self._first_rows(lambda: self._vector.reset(**seeded))
         self._resetting[:] = False
+
+    def _first_rows(self, reset: Callable[[], Any]) -> np.ndarray:
+        found = self._call("reset", reset)
+        if not isinstance(found, tuple) or len(found) != 2:
+            self._fail("reset", f"returned {_count(found)} and not a pair of observations and infos")
+        return self._rows("reset", found[0])
 
     def step(self, actions, moving):
         self._steps += 1
         found = self._call("step", lambda: self._vector.step(self._decode(actions)))
+        if not isinstance(found, tuple) or len(found) != 5:
+            self._fail("step", f"returned {_count(found)} and not observations, rewards, terminated, truncated, infos")
         observations, rewards, terminated, truncated, infos = found
-        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
-        try:
-            rewards = np.asarray(rewards, np.float32)
-        except (TypeError, ValueError):
-            self._fail("step", f"returned the rewards {rewards!r:.60}, which are not numbers")
+        terminated = self._of_each("terminated", terminated, bool)
+        truncated = self._of_each("truncated", truncated, bool)
+        rewards = self._of_each("rewards", rewards, float)
         successors = self._rows("step", observations)
         self.observations = successors.copy()
         ended, real = terminated | truncated, ~self._resetting
         if self._style == AutoresetMode.SAME_STEP:
             for i in np.flatnonzero(ended):
-                self._row("step", infos["final_obs"][i], successors[i])
+                try:
+                    final = infos["final_obs"][i]
+                except (KeyError, IndexError, TypeError):
+                    self._fail("step", f"ended copy {i} without its last observation in infos['final_obs'], as SAME_STEP resets need")
+                self._row("step", final, successors[i])
         if self._style == AutoresetMode.NEXT_STEP:
             self._resetting = ended & real
-        wrong = ~np.isfinite(np.where(real, rewards, 0))
+        wrong = ~(np.abs(np.where(real, rewards, 0)) <= LARGEST)
         if wrong.any():
-            self._fail("step", f"returned the reward {rewards[wrong][0]} in copy {np.flatnonzero(wrong)[0]}, which is not finite")
+            copy = np.flatnonzero(wrong)[0]
+            self._fail("step", f"returned the reward {rewards[copy]} in copy {copy}, which is not finite in single precision")
         diverged = np.asarray(infos.get("diverged", np.zeros(self.count)), bool) if isinstance(infos, dict) else np.zeros(self.count, bool)
-        return Stepped(successors, rewards, terminated, truncated, real & moving, diverged)
+        return Stepped(successors, np.where(real, rewards, 0).astype(np.float32), terminated, truncated, real & moving, diverged)
+
+    def _of_each(self, field: str, values: Any, kind: type) -> np.ndarray:
+        """One number or flag of every copy."""
+        try:
+            array = np.asarray(values, kind)
+        except (TypeError, ValueError):
+            self._fail("step", f"returned {field} = {values!r:.60}, which are not of the kind {kind.__name__}")
+        if array.shape != (self.count,):
+            self._fail("step", f"returned {field} of shape {array.shape} and not one for each of {self.count} copies")
+        return array
 
     def restart(self, which, seeds):
         if self.resets_itself:
             return
         chosen = [seeds(i) if which[i] else None for i in range(self.count)]
-        found = self._call("reset", lambda: self._vector.reset(seed=chosen, options={"reset_mask": which.copy()}))
-        rows = self._rows("reset", found[0])
+        rows = self._first_rows(lambda: self._vector.reset(seed=chosen, options={"reset_mask": which.copy()}))
         self.observations[which] = rows[which]
 
     def close(self):
@@ -276,5 +314,5 @@ class GymVector(AbstractVector):
         if wrong:
             self._fail(method, wrong)
 
-    def _fail(self, method: str, what: str):
+    def _fail(self, method: str, what: str) -> NoReturn:
         raise EnvironmentFailure(f"{self._name}, step {self._steps}: {method} {what}.")

@@ -140,5 +140,7 @@ def _update(algorithm, state, batch, key):
 
 @jit
 def _gradient(algorithm, state, history):
+    state = dataclasses.replace(state, history=history)
     recalled = recall(history, state.policy, algorithm.weights)
-    return reweighed_gradient(algorithm, recalled, judge(algorithm, state, history, recalled, None, jax.random.key(0))[0])
+    advantages = judge(algorithm, state, recalled, None, jax.random.key(0))[0]
+    return reweighed_gradient(algorithm, recalled, advantages)

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from recollect.advantages import Advantages
 from recollect.algorithms import NPG
-from recollect.algorithms.base import State, judge, push_and_recall
+from recollect.algorithms.base import State, begin, judge
 from recollect.checks import check_count, check_number
 from recollect.envs import Tabular
 from recollect.gradient import policy_gradient
@@ -52,8 +52,9 @@ class Deviations(NamedTuple):
 
 def deviations(algorithm: NPG, env: Tabular, state: State, batch: Batch) -> Deviations:
     """The two parts of the estimate that `algorithm` makes of the gradient from its history and a fresh batch."""
-    history, _, recalled = push_and_recall(algorithm, state.history, state.policy, batch, env)
-    advantages = judge(algorithm, state, history, recalled, env, jax.random.key(0))[0]
+    start = begin(algorithm, state, batch, env)
+    recalled = start.recalled
+    advantages = judge(algorithm, start.state, recalled, env, jax.random.key(0))[0]
     bound, count = recalled.packing.prefix(algorithm.window)
     coefficients = recalled.coefficients(algorithm.window)
     is_fresh = jnp.arange(bound) < recalled.packing.prefix(1)[0]

@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from recollect.advantages import Advantages
 from recollect.algorithms import NPG
-from recollect.algorithms.base import judge, push_and_recall, reweighed_gradient
+from recollect.algorithms.base import begin, judge, reweighed_gradient
 from recollect.algorithms.natural import reweighed_fisher
 from recollect.checks import check_count, check_name, check_number
 from recollect.collect import AbstractCollector, Draws, Episodes
@@ -156,22 +156,22 @@ def _table(
     oracle = env if isinstance(env, AbstractOracle) else None
     size = flatten(policy)[0].size
 
-    def recalled(key):
+    def started(key):
         collected = collector(key, env, policy, collector.init(key, env), algorithm.discount)[1]
         state = algorithm.init(policy, collected.batch, key)
-        history, _, recalled = push_and_recall(algorithm, state.history, policy, collected.batch, oracle)
-        return state, history, recalled, collected.environment_steps
+        return begin(algorithm, state, collected.batch, oracle), collected.environment_steps
 
     def gradient(total, key):
-        state, history, recall, spent = recalled(key)
-        advantages, _, _ = judge(algorithm, state, history, recall, oracle, key)
-        return total + spent, reweighed_gradient(algorithm, recall, advantages)
+        start, spent = started(key)
+        advantages, _, _ = judge(algorithm, start.state, start.recalled, oracle, key)
+        return total + spent, reweighed_gradient(algorithm, start.recalled, advantages)
 
     def directions(carry, key):
         matrix, total = carry
-        state, _, recall, spent = recalled(key)
-        fisher, _, _ = reweighed_fisher(algorithm, state, recall, None, oracle)
-        solved = jax.vmap(lambda g: algorithm.solver(fisher, g, algorithm.damping, state.direction).direction)(gradients)
+        start, spent = started(key)
+        fisher, _ = reweighed_fisher(algorithm, start, policy, None, oracle)
+        solve = lambda g: algorithm.solver(fisher, g, algorithm.damping, start.state.direction)
+        solved = jax.vmap(solve)(gradients).direction
         return (matrix + fisher.matrix(), total + spent), solved
 
     spent, gradients = lax.scan(gradient, jnp.zeros((), jnp.int32), rows)
