@@ -219,6 +219,7 @@ def test_what_reuse_does_and_what_more_steps_do(curves, answer, verb):
     assert f"reuse at as many steps {verb}" in area.sentence
     assert area.sentence.endswith(f": {answer}.")
     assert area.both.value == pytest.approx(area.steps.value + area.reuse.value)
+    assert np.isnan(area.share) or area.share == pytest.approx(1 - area.reuse.value / area.both.value)
 
 
 def test_a_smaller_spread_is_what_reuse_does_if_the_control_spreads_as_without_it():
@@ -230,6 +231,7 @@ def test_a_smaller_spread_is_what_reuse_does_if_the_control_spreads_as_without_i
     assert error.answer == BEYOND
     assert "reuse at as many steps lowers it" in error.sentence
     assert error.both.value == pytest.approx(error.steps.value * error.reuse.value)
+    assert error.share == pytest.approx(0, abs=0.1)
     runs = {"K = 1": spread(4), "K = 5": spread(2), control_label(5): spread(1)}
     *_, error = attributions(runs)
     assert error.answer == STEPS

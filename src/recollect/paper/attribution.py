@@ -64,6 +64,15 @@ class Attribution:
         return STEPS if self.steps.holds and negligible else UNDECIDED
 
     @property
+    def share(self) -> float:
+        """How much of the whole gain more steps alone bring; of ratios by their logarithms."""
+        if not self.both.holds:
+            return np.nan
+        if self.both.above:
+            return self.steps.value / self.both.value
+        return float(np.log(self.steps.value) / np.log(self.both.value))
+
+    @property
     def sentence(self) -> str:
         """Both parts and the answer in words."""
         more = _verb(self.steps, "raise it", "lower it", "make no difference that can be told")
@@ -113,12 +122,13 @@ def attribution_table(cells: Mapping[str, Cell], runs: Mapping[str, Outcome]) ->
         "the gain* if the control gains and reuse adds nothing to it: its interval lies on the",
         f"other side, or ends within {100 * NEGLIGIBLE:.0f} % of the gain of both together.",
         "",
-        "| quantity | window | more steps alone | reuse at as many steps | both | answer |",
-        "|:--|:--|--:|--:|--:|:--|",
+        "| quantity | window | more steps alone | reuse at as many steps | both | share of the steps | answer |",
+        "|:--|:--|--:|--:|--:|--:|:--|",
     ]
     for one in parts:
         figures = " | ".join(map(_interval, (one.steps, one.reuse, one.both)))
-        lines.append(f"| {one.what} | {one.label} | {figures} | **{one.answer}** |")
+        share = "" if np.isnan(one.share) else f"{100 * one.share:.0f} %"
+        lines.append(f"| {one.what} | {one.label} | {figures} | {share} | **{one.answer}** |")
     return [*lines, "", *[f"- {one.sentence}" for one in parts], "", *_counts(cells, runs)]
 
 
