@@ -2,13 +2,19 @@
 
     python benchmarks/locomotion.py [--seeds 5] [--only "Hopper-v5: rtrpo" | sb3 | speed | ...]
 
-Ours are the presets of TRPO, RTRPO, PPO and RPPO, and those of RTRPO and RPPO with a window of 1. Seeds start at 0; presets were tuned on
-seeds from 1000 on. Settings of Stable-Baselines3's PPO and sb3-contrib's TRPO are those of rl-baselines3-zoo for the same environments
-(version 3 or 4), with its normalisation of observations and rewards. Every curve is the mean return of the training episodes that
-ended within each hundredth of the steps. Its last tenth is the final return, its mean the area under the curve; intervals are 95 %
-bootstrap intervals of the mean over seeds. Every seed's figures go to locomotion.json beside this script; what is there is not run again,
-only seeds that are missing, and the tables show what is there: `--seeds 20 --only "Hopper-v5: rtrpo"` has added seeds to the rows whose
-comparison five seeds could not settle.
+Ours are the presets of TRPO, RTRPO, PPO and RPPO, those of RTRPO and RPPO with a window of 1,
+and RPPO without reuse but with as many gradient steps, since its update sweeps over the whole
+window. RTRPO's critic is fitted to the newest batch here, so that its window takes no more
+steps. Seeds start at 0; presets were tuned on seeds from 1000 on. Settings of
+Stable-Baselines3's PPO and sb3-contrib's TRPO are those of rl-baselines3-zoo for the same
+environments (version 3 or 4), with its normalisation of observations and rewards.
+
+Every curve is the mean return of the training episodes that ended within each hundredth of the
+steps. Its last tenth is the final return, its mean the area under the curve; intervals are 95 %
+bootstrap intervals of the mean over seeds, or of the ratio of means over the seeds that both
+have. Every seed's figures go to locomotion.json beside this script; what is there is not run
+again, only seeds that are missing, and the tables show what is there: `--seeds 20 --only
+"Hopper-v5: rtrpo"` has added seeds to the rows whose comparison five seeds could not settle.
 
 The speed table compares whole training with RTRPO's preset on 8 copies of Hopper-v5 with stepping the same copies with random actions, in
 one process and in turns, and with whole training by Stable-Baselines3 on 8 copies; intervals are over turns.
@@ -22,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 from keep import extend, kept, remember
-from variants import VARIANTS, in_processes, trained, variant
+from variants import in_processes, ratios, trained, variant, variants
 
 ENVIRONMENTS = ("Hopper-v5", "HalfCheetah-v5")
 STEPS = 200_000
@@ -40,8 +46,8 @@ def curve(steps: np.ndarray, returns: np.ndarray) -> list[float]:
     return [round(float(mean), 2) for mean in means]
 
 
-def ours(env: str, name: str, window: int | None, seeds: range) -> list[list[float]]:
-    run = trained(env, variant(env, name, window), seeds, environment_steps=STEPS)
+def ours(env: str, label: str, seeds: range) -> list[list[float]]:
+    run = trained(env, variant(env, label), seeds, environment_steps=STEPS)
     steps, returns = run.curves["environment_steps"], run.curves["return_mean"]
     some = np.isfinite(returns)
     return [curve(steps[i][some[i]], returns[i][some[i]]) for i in range(len(seeds))]
@@ -166,8 +172,8 @@ def main() -> None:
     for env in ENVIRONMENTS:
         for name in ("trpo", "ppo"):
             rows[f"{env}: sb3 {name}"] = lambda seeds, env=env, name=name: in_processes(theirs, [(env, name, seed) for seed in seeds])
-        for label, (name, window) in VARIANTS.items():
-            rows[f"{env}: {label}"] = lambda seeds, env=env, name=name, window=window: ours(env, name, window, seeds)
+        for label in variants(env):
+            rows[f"{env}: {label}"] = lambda seeds, env=env, label=label: ours(env, label, seeds)
     for label, measure in rows.items():
         if options.only in label:
             extend(DATA, label, options.seeds, measure)
@@ -176,17 +182,30 @@ def main() -> None:
 
 def table() -> None:
     data = kept(DATA)
-    print("| environment | algorithm | seeds | final return | area under the curve | / best peer | / window 1 | / vanilla |")
-    print("|:--|:--|--:|--:|--:|--:|--:|--:|")
+    columns = ("environment", "algorithm", "seeds", "final return", "area under the curve")
+    columns += ("/ best peer", "/ window 1", "/ window 1, as many gradient steps", "/ vanilla")
+    print(f"| {' | '.join(columns)} |")
+    print("|:--|:--|" + "--:|" * (len(columns) - 2))
     for env in ENVIRONMENTS:
-        labels = [label for label in ("sb3 ppo", "sb3 trpo", *VARIANTS) if f"{env}: {label}" in data]
+        labels = ("sb3 ppo", "sb3 trpo", *variants(env))
+        labels = [label for label in labels if f"{env}: {label}" in data]
         rows = {label: np.array(data[f"{env}: {label}"]) for label in labels}
-        area = {label: float(curves.mean()) for label, curves in rows.items()}
+        areas = {label: curves.mean(1) for label, curves in rows.items()}
+        area = {label: float(found.mean()) for label, found in areas.items()}
         best = max(area.get("sb3 ppo", 0.0), area.get("sb3 trpo", 0.0))
         for label, curves in rows.items():
-            others = (best, area.get(f"{label}, window 1"), area.get(label.removeprefix("r")) if label in ("rppo", "rtrpo") else None)
-            shown = " | ".join(f"{area[label] / other:.2f}" if other else "" for other in others)
-            print(f"| {env} | {label} | {len(curves)} | {interval(curves[:, -POINTS // 10 :])} | {interval(curves)} | {shown} |")
+            vanilla = area.get(label.removeprefix("r")) if label in ("rppo", "rtrpo") else None
+            shown = [
+                env,
+                label,
+                str(len(curves)),
+                interval(curves[:, -POINTS // 10 :]),
+                interval(curves),
+                f"{area[label] / best:.2f}" if best else "",
+                *ratios(label, areas, np.mean, env),
+                "" if vanilla is None else f"{area[label] / vanilla:.2f}",
+            ]
+            print(f"| {' | '.join(shown)} |")
     if "speed" not in data:
         return
     print("\n| Hopper-v5, 8 copies | steps/s | / random actions |\n|:--|--:|--:|")

@@ -1,4 +1,9 @@
-"""What is compared: presets of ours, the same with a window of 1, and seeds of another library in processes of their own."""
+"""What is compared: presets of ours, the same without reuse, and seeds of another library.
+
+An update of RPPO sweeps over the whole window, and so does a critic that is fitted to the window:
+a longer window takes more gradient steps. Beside the preset with a window of 1 stands a control
+without reuse that takes as many steps: see `recollect.algorithms.control`.
+"""
 
 import dataclasses
 import multiprocessing
@@ -6,26 +11,39 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-VARIANTS = {
-    "ppo": ("ppo", None),
-    "rppo, window 1": ("rppo", 1),
-    "rppo": ("rppo", None),
-    "trpo": ("trpo", None),
-    "rtrpo, window 1": ("rtrpo", 1),
-    "rtrpo": ("rtrpo", None),
+import numpy as np
+
+CONTROLS = {
+    "rppo": ("rppo, window 1", "rppo, window 1, as many steps"),
+    "rtrpo": ("rtrpo, window 1", "rtrpo, window 1, as many critic steps"),
 }
-"""Presets, and the window that takes the place of their own."""
+"""Of what reuses: without reuse, and the same with as many gradient steps."""
+VARIANTS = ("ppo", *CONTROLS["rppo"], "rppo", "trpo", *CONTROLS["rtrpo"], "rtrpo")
+"""Presets and controls, in the order of the tables."""
 
 
-def variant(env: str, name: str, window: int | None):
-    """The preset with that window, in the Fisher matrix as well."""
+def variant(env: str, label: str):
+    """The preset or control of that label."""
+    from recollect.algorithms.control import equal_steps_control, without_reuse
     from recollect.presets import preset
 
+    name, _, change = label.partition(", ")
     chosen = preset(name, env)
-    if window is None:
+    if not change:
         return chosen
-    narrow = {field: window for field in ("window", "fisher_window") if hasattr(chosen.algorithm, field)}
-    return dataclasses.replace(chosen, algorithm=dataclasses.replace(chosen.algorithm, **narrow))
+    if change == "window 1":
+        algorithm = without_reuse(chosen.algorithm)
+    else:
+        batch = chosen.collector.copies * chosen.collector.steps
+        algorithm = equal_steps_control(chosen.algorithm, batch)
+    return dataclasses.replace(chosen, algorithm=algorithm)
+
+
+def variants(env: str) -> list[str]:
+    """The variants that differ: where no steps grow with the window, both controls are one."""
+    same = lambda window, steps: variant(env, window) == variant(env, steps)
+    redundant = [steps for window, steps in CONTROLS.values() if same(window, steps)]
+    return [label for label in VARIANTS if label not in redundant]
 
 
 def trained(env, chosen, seeds: int | Sequence[int], **limits):
@@ -41,3 +59,33 @@ def in_processes(function: Callable[[Any], Any], arguments: Sequence[Any]) -> li
     """A fresh process for each argument, as many at once as there are cores."""
     with multiprocessing.get_context("spawn").Pool(maxtasksperchild=1) as pool:
         return pool.map(function, arguments, chunksize=1)
+
+
+def ratios(label: str, found: dict[str, np.ndarray], statistic: Callable, env: str) -> list[str]:
+    """Cells of a table: what reuses over both its controls, each with a 95 % bootstrap interval.
+
+    Args:
+        label: of the row.
+        found: a figure for each seed, by label.
+        statistic: of the seeds (along the last axis), whose ratio is taken.
+        env: whose presets these are.
+    """
+    if label not in CONTROLS:
+        return ["", ""]
+    over = lambda control: ratio(found[label], found[control], statistic)
+    cells = [over(control) if control in found else "not run" for control in CONTROLS[label]]
+    if CONTROLS[label][1] not in variants(env):
+        cells[1] = "no more steps"
+    return cells
+
+
+def ratio(ours: np.ndarray, theirs: np.ndarray, statistic: Callable) -> str:
+    """Ratio of a statistic over seeds, which are drawn together where both have the same."""
+    random = np.random.default_rng(0)
+    draw = lambda values: random.integers(len(values), size=(10_000, len(values)))
+    mine = draw(ours)
+    other = mine if len(ours) == len(theirs) else draw(theirs)
+    drawn = statistic(ours[mine], -1) / statistic(theirs[other], -1)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    value = statistic(ours, -1) / statistic(theirs, -1)
+    return f"{value:.2f} ({low:.2f} – {high:.2f})"

@@ -16,6 +16,16 @@ import pytest
 from recollect.algorithms import VPG
 from recollect.algorithms.npg import NPG
 from recollect.paper import Paper
+from recollect.paper.attribution import (
+    BEYOND,
+    STEPS,
+    UNDECIDED,
+    WORSE,
+    Attribution,
+    attribution_table,
+    attributions,
+    control_label,
+)
 from recollect.paper.cells import Cell, Outcome, finish
 from recollect.paper.figures import CURVES, FIGURES
 from recollect.paper.fresh import FreshCell, draw_fresh
@@ -49,6 +59,9 @@ def test_everything_in_a_quick_run(tmp_path):
     assert faster.measured[0].low > 0
     assert normal.verdict == "holds"
     assert all(one.low <= 1 <= one.high for one in normal.measured)
+
+    assert "What reuse does and what more steps do" in text
+    assert f"| {control_label(2)} |" in text
 
     # What is finished is kept; what is lost comes back with the same numbers, and the page still answers with all that is there.
     tables = {path: path.read_bytes() for path in tmp_path.rglob("*.csv")}
@@ -179,6 +192,87 @@ def test_verdicts():
     assert Agreement("", 1.5, 1.1, 1.9, 1.0, True).fails
 
 
+def _figure_7(vanilla: float, control: float, reuse: float, noise: float = 1.0):
+    """Curves of 30 seeds and 30 iterations with these means; all three share the seeds' luck."""
+    rng = np.random.default_rng(0)
+    luck = rng.normal(0, 10, (30, 1))
+    means = {"K = 1": vanilla, "K = 5": reuse, control_label(5): control}
+    noisy = lambda mean: _outcome(mean + luck + rng.normal(0, noise, (30, 30)))
+    return {label: noisy(mean) for label, mean in means.items()}
+
+
+@pytest.mark.parametrize(
+    ("curves", "answer", "verb"),
+    [
+        (_figure_7(100, 120, 150), BEYOND, "raises it"),
+        (_figure_7(100, 100, 120), BEYOND, "raises it"),
+        (_figure_7(100, 150, 140), STEPS, "lowers it"),
+        (_figure_7(100, 150, 150), STEPS, "makes no difference"),
+        (_figure_7(100, 150, 150, noise=200), UNDECIDED, "makes no difference"),
+        (_figure_7(100, 100, 80), WORSE, "lowers it"),
+        (_figure_7(100, 100, 100), UNDECIDED, "makes no difference"),
+    ],
+)
+def test_what_reuse_does_and_what_more_steps_do(curves, answer, verb):
+    area, last, _ = attributions(curves)
+    assert area.answer == last.answer == answer
+    assert f"reuse at as many steps {verb}" in area.sentence
+    assert area.sentence.endswith(f": {answer}.")
+    assert area.both.value == pytest.approx(area.steps.value + area.reuse.value)
+    assert np.isnan(area.share) or area.share == pytest.approx(1 - area.reuse.value / area.both.value)
+
+
+def test_a_smaller_spread_is_what_reuse_does_if_the_control_spreads_as_without_it():
+    rng = np.random.default_rng(0)
+    spread = lambda size: _outcome(rng.normal(0, size, (50, 30)))
+    runs = {"K = 1": spread(4), "K = 5": spread(2), control_label(5): spread(4)}
+    *_, error = attributions(runs)
+    assert error.what == "standard error"
+    assert error.answer == BEYOND
+    assert "reuse at as many steps lowers it" in error.sentence
+    assert error.both.value == pytest.approx(error.steps.value * error.reuse.value)
+    assert error.share == pytest.approx(0, abs=0.1)
+    runs = {"K = 1": spread(4), "K = 5": spread(2), control_label(5): spread(1)}
+    *_, error = attributions(runs)
+    assert error.answer == STEPS
+
+
+def test_a_short_interval_around_zero_is_evidence_and_a_long_one_is_not():
+    gains = Measured("", 50.0, 45.0, 55.0, 0.0, True)
+    reuse = lambda low, high: Measured("", 0.0, low, high, 0.0, True)
+    answer = lambda low, high: Attribution("area", "K = 5", gains, reuse(low, high), gains).answer
+    assert answer(-4.0, 4.0) == STEPS
+    assert answer(-4.0, 6.0) == UNDECIDED
+
+
+def test_figure_7_is_judged_against_both_controls():
+    """More steps explain the area, so that the claim depends; they do not explain the end."""
+    curves = _figure_7(100, 150, 150)
+    late = curves["K = 5"].returns.copy()
+    late[:, -10:] += 5
+    late[:, :-10] -= 5
+    curves["K = 5"] = _outcome(late)
+    faster, _, ends, alone = claims({"fig7": curves}, None)
+    assert [one.holds for one in faster.measured] == [True, True, False]
+    assert faster.verdict == "depends"
+    assert ends.verdict == alone.verdict == "holds"
+    assert "last 10 iterations" in ends.measured[0].what
+    without = {label: run for label, run in curves.items() if label in ("K = 1", "K = 5")}
+    assert [one.verdict for one in claims({"fig7": without}, None)][:1] == ["holds"]
+    assert len(claims({"fig7": without}, None)) == 2
+
+
+def test_the_page_tells_the_gradient_steps_of_figure_7():
+    cells = CURVES["fig7"].cells(PROTOCOLS["sgd"], FULL)
+    ends = np.cumsum(np.full((20, 150), 800), axis=1)
+    returns = np.arange(20)[:, None] * np.ones((20, 150))
+    curves = {"return_mean": returns, "environment_steps": ends}
+    lines = attribution_table(cells, {label: Outcome(curves, 0.0, 0.0) for label in cells})
+    (line,) = [line for line in lines if line.startswith(f"| {control_label(5)} |")]
+    # Until the window is full 40, 70, 100 and 130 steps, then 160.
+    assert line == f"| {control_label(5)} | 9.5 | 23,700 | 7,700 | 1.00 | 1.00 |"
+
+
 def test_the_full_scale_is_the_papers():
     cells = {name: figure.cells(PROTOCOLS["sgd"], FULL) for name, figure in CURVES.items()}
     assert {cell.iterations for cell in cells["fig2"].values()} == {150}
@@ -187,7 +281,10 @@ def test_the_full_scale_is_the_papers():
     assert [cell.algorithm.window for cell in cells["fig4"].values()] == [1, 10, 50, 100]
     natural = [cell.algorithm for cell in cells["fig6"].values() if isinstance(cell.algorithm, NPG)]
     assert [(one.window, one.fisher_window) for one in natural] == [(10, 10), (50, 10), (100, 10)]
-    assert [cell.algorithm.window for cell in cells["fig7"].values()] == [1, 2, 5]
+    assert [cell.algorithm.window for cell in cells["fig7"].values()] == [1, 2, 5, 2, 5]
+    assert list(cells["fig7"]) == ["K = 1", "K = 2", "K = 5", control_label(2), control_label(5)]
+    # No steps of RTRPO grow with its window, so that it needs no control.
+    assert {PROTOCOLS["sgd"].trpo(window).critic.fit for window in (1, 10)} == {"batch"}
     names = [cell for figure in cells.values() for cell in figure.values()]
     by_name: dict[str, Cell] = {}
     for cell in names:  # figures that share a name share the cell

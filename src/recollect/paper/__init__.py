@@ -1,6 +1,8 @@
 """Section 5 of the paper with one command: every figure at full scale, and an answer to every claim.
 
-`protocol` has the settings, `cells` runs them and keeps what is finished, `figures` draws, `verdicts` answers, `page` writes it all down.
+`protocol` has the settings, `cells` runs them and keeps what is finished, `figures` draws,
+`comparisons` compares runs, `attribution` tells reuse from more steps, `verdicts` answers, `page`
+writes it all down.
 """
 
 import dataclasses
@@ -12,6 +14,7 @@ import numpy as np
 
 from recollect.checks import check_count, check_name
 from recollect.envs import ENGINES
+from recollect.paper.attribution import attribution_table
 from recollect.paper.cells import AbstractCell, TheoryCell, finish
 from recollect.paper.figures import CURVES, FIGURES, densities, frames, fresh_cells
 from recollect.paper.fresh import draw_fresh, fresh_table
@@ -85,10 +88,13 @@ class Paper:
         if compared:
             draw_fresh(place / "why.png", fresh, kept)
         answers = claims(outcomes, rows)
+        parts = attribution_table(plan["fig7"], outcomes["fig7"]) if "fig7" in outcomes else []
         drawn = {*outcomes, *(["fig8", "fig9"] if rows else []), *(["why"] if compared else [])}
         drawn |= {"fig1"} if (place / "fig1.png").exists() else set()
         title = f"protocol `{self.protocol}`, {scale.seeds or protocol.seeds} replications" + (", a quick run" if self.quick else "")
-        (place / "README.md").write_text(page(title, answers, outcomes, rows, fresh_table(fresh, kept) if compared else [], drawn))
+        looks = fresh_table(fresh, kept) if compared else []
+        text = page(title, answers, outcomes, rows, looks, drawn, parts)
+        (place / "README.md").write_text(text)
         return answers
 
     def _frames(self, path: Path) -> None:

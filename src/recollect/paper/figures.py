@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from recollect.algorithms import AbstractAlgorithm
+from recollect.paper.attribution import control_label, controls
 from recollect.paper.cells import Cell, Outcome
 from recollect.paper.fresh import FreshCell
 from recollect.paper.protocol import CARTPOLE, EXPLICIT, PENDULUM, Problem, Protocol, Scale
@@ -45,6 +46,8 @@ class AbstractFigure(abc.ABC):
     title: str
     timed: bool = False
     """Whether it is about time, so that its cells run one by one."""
+    note: str = ""
+    """What a reader of the page should know beside the table."""
 
     @abc.abstractmethod
     def cells(self, protocol: Protocol, scale: Scale) -> dict[str, Cell]: ...
@@ -52,7 +55,7 @@ class AbstractFigure(abc.ABC):
     def draw(self, path: Path, outcomes: Mapping[str, Outcome]) -> None:
         """The picture, and beside it mean and standard error of every curve as CSV."""
         returns = {label: outcome.returns for label, outcome in outcomes.items()}
-        learning_curves(path, returns, self.title)
+        learning_curves(path, returns, self.title, controls(returns))
         with path.with_suffix(".csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["iteration", *[f"{label} {what}" for label in returns for what in ("mean", "standard error")]])
@@ -103,7 +106,15 @@ class Clipped(AbstractFigure):
     title = "PPO (K = 1) and RPPO on cartpole"
 
     def cells(self, protocol, scale):
-        return {f"K = {window}": cell(f"PPO-{window}", CARTPOLE, protocol, protocol.ppo(window), scale) for window in scale.ppo_windows}
+        run = lambda name, algorithm: cell(name, CARTPOLE, protocol, algorithm, scale)
+        found = {}
+        for window in scale.ppo_windows:
+            found[f"K = {window}"] = run(f"PPO-{window}", protocol.ppo(window))
+        for window in scale.ppo_windows:
+            if window > 1:
+                control = protocol.ppo_control(window)
+                found[control_label(window)] = run(f"PPO-1-steps-of-{window}", control)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +123,10 @@ class TrustRegion(AbstractFigure):
 
     title: str
     problem: Problem
+    note = (
+        "Both move the policy once an update and fit the critic to the newest batch, so RTRPO\n"
+        "takes no more gradient steps than TRPO: there is nothing to control for."
+    )
 
     def cells(self, protocol, scale):
         windows = {"TRPO": 1, "RTRPO": protocol.window}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from recollect.paper.attribution import controls
 from recollect.paper.cells import Outcome
 from recollect.paper.figures import CURVES, FIGURES
 from recollect.paper.verdicts import Claim
@@ -27,6 +28,7 @@ def page(
     normality: Sequence[Mapping[str, Any]] | None,
     fresh: Sequence[str],
     pictures: Collection[str],
+    attribution: Sequence[str] = (),
 ) -> str:
     """The answers, the figures and what old data was worth, as Markdown."""
     lines = [
@@ -49,6 +51,10 @@ def page(
             lines += ["", f"## {title}", "", f"![{name}]({name}.png)"]
         if name in outcomes:
             lines += ["", *(_times(outcomes[name]) if CURVES[name].timed else _diagnostics(outcomes[name]))]
+        if name in outcomes and CURVES[name].note:
+            lines += ["", CURVES[name].note]
+        if name == "fig7" and attribution:
+            lines += ["", "### What reuse does and what more steps do", "", *attribution]
         if name == "why":
             lines += ["", *fresh]
         if name == "fig8" and normality:
@@ -77,10 +83,13 @@ def _diagnostics(outcomes: Mapping[str, Outcome]) -> list[str]:
         "minutes of one core",
     ]
     lines = [f"| {' | '.join(columns)} |", "|:--|" + "--:|" * (len(columns) - 1)]
+    repeated = controls(outcomes)
     for label, one in outcomes.items():
         curves = one.curves
         median, high = np.quantile(curves["max_weight"], (0.5, 0.99))
-        figures = [f"{one.returns.mean():.1f}", f"{standard_error(one.returns).mean():.2f}", f"{_oldest(one):.0%}"]
+        figures = [f"{one.returns.mean():.1f}", f"{standard_error(one.returns).mean():.2f}"]
+        # A window of copies has no older batch.
+        figures += ["" if label in repeated else f"{_oldest(one):.0%}"]
         figures += [f"{median:.3g}", f"{high:.3g}", f"{np.median(curves['kl'].max(1)):.2g}", f"{curves['silenced_by_age'].mean():.0%}"]
         figures += [str(int((curves["refused"] > 0).sum())), f"{_minutes(one):.1f}"]
         lines.append(f"| {label} | {' | '.join(figures)} |")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from recollect.advantages import Advantages
 from recollect.algorithms import PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG, AbstractAlgorithm
+from recollect.algorithms.control import equal_steps_control
 from recollect.critic import Critic
 from recollect.defaults import Architecture
 from recollect.solve import Solver
@@ -108,6 +109,10 @@ class Protocol:
         settings: dict[str, Any] = dict(discount=self.discount, clip=self.clip, epochs=self.epochs, learning_rate=self.ppo_learning_rate)
         settings |= dict(advantages=dataclasses.replace(self.advantages, standardise=True), minibatch=self.minibatch)
         return PPO(**settings) if window == 1 else RPPO(window, **settings)
+
+    def ppo_control(self, window: int) -> AbstractAlgorithm:
+        """As many gradient steps as `ppo(window)`, on copies of the newest batch."""
+        return equal_steps_control(self.ppo(window))
 
     def trpo(self, window: int) -> AbstractAlgorithm:
         settings: dict[str, Any] = dict(discount=self.discount, damping=self.damping, target_kl=self.target_kl)

@@ -3,36 +3,16 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
+from recollect.paper.attribution import VANILLA, controls
 from recollect.paper.cells import Outcome
-from recollect.report import standard_error
-
-DRAWS = 2_000
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """One comparison; the claim says on which side of `border` it should be."""
-
-    what: str
-    value: float
-    low: float
-    high: float
-    border: float
-    above: bool
-
-    @property
-    def holds(self) -> bool:
-        return self.low > self.border if self.above else self.high < self.border
-
-    @property
-    def fails(self) -> bool:
-        return self.high < self.border if self.above else self.low > self.border
-
-    def __str__(self) -> str:
-        answer = "yes" if self.holds else "no" if self.fails else "undecided"
-        return f"{self.what}: {self.value:.3g} [{self.low:.3g}, {self.high:.3g}], {answer}"
+from recollect.paper.comparisons import (
+    Measured,
+    area_gain,
+    error_ratio,
+    last_gain,
+    last_third,
+    not_worse,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,32 +29,6 @@ class Claim:
         if any(one.holds for one in self.measured):
             return "holds" if all(one.holds for one in self.measured) else "depends"
         return "does not hold" if any(one.fails for one in self.measured) else "undecided"
-
-
-def area_gain(what: str, better: Outcome, worse: Outcome, part: float = 1.0) -> Measured:
-    """Difference of the areas under the curves, or under the first part of them, seeds paired."""
-    until = round(part * better.returns.shape[1])
-    gains = better.returns[:, :until].mean(1) - worse.returns[:, :until].mean(1)
-    return _bootstrapped(what, lambda seeds: gains[seeds].mean(), len(gains), border=0.0, above=True)
-
-
-def error_ratio(what: str, steadier: Outcome, other: Outcome) -> Measured:
-    """Ratio of standard errors over seeds, averaged over iterations; the same seeds are drawn for both."""
-    ratio = lambda seeds: standard_error(steadier.returns[seeds]).mean() / standard_error(other.returns[seeds]).mean()
-    return _bootstrapped(what, ratio, len(steadier.returns), border=1.0, above=False)
-
-
-def not_worse(what: str, cheaper: Outcome, dearer: Outcome, margin: float = 0.05) -> Measured:
-    """Ratio of the areas under the curves; the claim is that at most a twentieth is lost."""
-    ratio = lambda seeds: cheaper.returns[seeds].mean() / dearer.returns[seeds].mean()
-    return _bootstrapped(what, ratio, len(cheaper.returns), border=1 - margin, above=True)
-
-
-def _bootstrapped(what, statistic, seeds: int, border: float, above: bool) -> Measured:
-    draws = np.random.default_rng(0).integers(seeds, size=(DRAWS, seeds))
-    values = np.array([statistic(chosen) for chosen in draws])
-    low, high = np.quantile(values, (0.025, 0.975))
-    return Measured(what, float(statistic(np.arange(seeds))), float(low), float(high), border, above)
 
 
 def claims(outcomes: Mapping[str, Mapping[str, Outcome]], normality: Sequence[Mapping] | None) -> list[Claim]:
@@ -107,12 +61,7 @@ def claims(outcomes: Mapping[str, Mapping[str, Outcome]], normality: Sequence[Ma
             )
             found.append(Claim("such that we enjoy the benefit of reusing", "fig6", kept))
     if "fig7" in outcomes:
-        found += _monotone(
-            outcomes["fig7"],
-            "fig7",
-            "RPPO achieves higher average rewards … with larger reuse sizes",
-            "… and lower standard errors with larger reuse sizes",
-        )
+        found += _clipped(outcomes["fig7"])
     for figure, where in (("trpo", "cartpole"), ("trpo-pendulum", "inverted pendulum")):
         if figure in outcomes:
             runs = outcomes[figure]
@@ -131,6 +80,36 @@ def claims(outcomes: Mapping[str, Mapping[str, Outcome]], normality: Sequence[Ma
                 ratios,
             )
         )
+    return found
+
+
+def _clipped(runs: Mapping[str, Outcome]) -> list[Claim]:
+    """Figure 7: each reuse size against the one before, and against as many steps without it."""
+    stands_for = controls(runs)
+    windows = {label: run for label, run in runs.items() if label not in stands_for}
+    faster, steadier = _monotone(
+        windows,
+        "fig7",
+        "RPPO achieves higher average rewards … with larger reuse sizes",
+        "… and lower standard errors with larger reuse sizes",
+    )
+    gains, ratios, ends, alone = [], [], [], []
+    for control, label in stands_for.items():
+        window, without = runs[label], runs[control]
+        last = f"mean of the last {last_third(window)} iterations"
+        gains.append(area_gain(f"area, {label} minus {control}", window, without))
+        ratios.append(error_ratio(f"standard error, {label} over {control}", window, without))
+        ends.append(last_gain(f"{last}, {label} minus {control}", window, without))
+        alone.append(area_gain(f"area, {control} minus {VANILLA}", without, runs[VANILLA]))
+    found = [
+        dataclasses.replace(faster, measured=(*faster.measured, *gains)),
+        dataclasses.replace(steadier, measured=(*steadier.measured, *ratios)),
+    ]
+    if stands_for:
+        ends_higher = "ours: with as many gradient steps, RPPO ends higher than PPO"
+        steps_alone = "ours: more gradient steps are faster without reuse, too"
+        found.append(Claim(ends_higher, "fig7", tuple(ends)))
+        found.append(Claim(steps_alone, "fig7", tuple(alone)))
     return found
 
 
