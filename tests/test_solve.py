@@ -12,7 +12,7 @@ from helpers import computed
 from recollect.fisher import Fisher
 from recollect.policies import softmax_policy
 from recollect.scores import score_matrix
-from recollect.solve import Solver, cheapest
+from recollect.solve import Solver, _direct, cheapest
 
 
 @functools.cache
@@ -102,3 +102,25 @@ def test_auto_takes_the_small_system():
     assert cheapest(parameters=226, rows=800) == "cholesky"
     assert cheapest(parameters=226, rows=8000) == "cg"
     assert cheapest(parameters=4610, rows=80_000) == "cg"
+
+
+def test_a_preconditioner_lost_in_rounding_is_damped_more():
+    """Eigenvalues over seven decades: in single precision the inverse of a few rows is noise at the damping asked for."""
+    fisher, gradient, _ = problem(200)
+    steep = Fisher(fisher.scores, 1e5 * fisher.coefficients, fisher.count)
+    solver = Solver("cg", tolerance=1e-2, preconditioner_rows=40, max_steps=60)
+    solution = solve(solver, steep, gradient, 1e-2)
+    assert solution.residual <= 0.0101
+    assert solution.steps < 60
+
+
+def test_what_one_method_cannot_solve_another_tries():
+    """The small N×N system loses all digits where the damping is far below the rounding of the matrix."""
+    fisher, gradient, _ = problem(20)
+    steep = Fisher(fisher.scores, 1e6 * fisher.coefficients, fisher.count)
+    solution = solve(Solver("sample"), steep, gradient, 1e-4)
+    alone = computed(lambda: _direct(steep, 1e-4, "sample")(gradient))
+    product = computed(steep.mv, alone) + 1e-4 * alone
+    assert not np.linalg.norm(gradient - product) <= 0.5 * np.linalg.norm(gradient)
+    assert solution.steps > 0
+    assert solution.solved == (solution.residual <= 0.5)

@@ -28,6 +28,8 @@ from recollect.fisher import Fisher
 
 Method = Literal["auto", "cholesky", "sample", "cg"]
 Inverse = Callable[[Float[Array, " d"]], Float[Array, " d"]]
+ROUNDING = 32.0
+"""Rounding errors of a matrix, in units of the machine's and of its trace, that the preconditioner is damped against."""
 WORST_RESIDUAL = 0.5
 """Relative residual above which a direction is not taken."""
 
@@ -80,7 +82,7 @@ class Solver(eqx.Module):
             start = guess if self.warm_start else None
             direction, steps = self._conjugate_gradients(fisher, gradient, damping, self.preconditioner_rows, start)
         else:
-            inverse = _cholesky(fisher, damping) if method == "cholesky" else _refined(fisher, damping, _sample_space(fisher, damping))
+            inverse = _direct(fisher, damping, method)
             direction, steps = inverse(gradient), jnp.zeros((), jnp.int32)
         solution = _judged(fisher, gradient, damping, direction, steps)
         if fisher.shape[0] == 1:  # A division needs no second try.
@@ -103,12 +105,11 @@ class Solver(eqx.Module):
             function, jax.ShapeDtypeStruct(gradient.shape, gradient.dtype), lx.positive_semidefinite_tag
         )
         right, options = gradient / scale, {}
-        parameters, rows = fisher.shape
-        if 0 < preconditioner_rows < rows:
+        if 0 < preconditioner_rows < fisher.shape[1]:
             few = fisher.sample(preconditioner_rows)
-            rough = _cholesky(few, damping) if parameters <= preconditioner_rows else _sample_space(few, damping)
-            options["preconditioner"] = symmetric(lambda y: rough(y) * damping)
-            options["y0"] = options["preconditioner"].mv(right)
+            rough, eased = _preconditioner(few, damping)
+            options["preconditioner"] = symmetric(lambda y: rough(y) * eased)
+            options["y0"] = rough(right) * damping
         if start is not None:
             options["y0"] = start * (damping / scale)
         method = lx.CG(rtol=0.0, atol=self.tolerance, norm=two_norm, stabilise_every=None, max_steps=self.max_steps)
@@ -142,15 +143,32 @@ def cheapest(parameters: int, rows: int, rank: int = 1) -> Literal["cholesky", "
     return min(cost, key=lambda method: cost[method])
 
 
-def _cholesky(fisher: Fisher, damping: Float[Array, ""] | float) -> Inverse:
-    """(F + εI)⁻¹ by factoring the d×d matrix."""
-    return _factored(fisher.matrix(), damping)
+def _direct(fisher: Fisher, damping: Float[Array, ""] | float, method: Method) -> Inverse:
+    """(F + εI)⁻¹ by factoring the d×d matrix, or the N×N one."""
+    if method == "cholesky":
+        return _factored(fisher.matrix(), damping)
+    return _refined(fisher, damping, _sample_space(fisher, fisher.gram(), damping))
 
 
-def _sample_space(fisher: Fisher, damping: Float[Array, ""] | float) -> Inverse:
-    """(F + εI)⁻¹ g = (g − H (HᵀH + εI)⁻¹ Hᵀ g) / ε with H = J C^½, by factoring the N×N matrix."""
+def _preconditioner(few: Fisher, damping: Float[Array, ""] | float) -> tuple[Inverse, Float[Array, ""]]:
+    """(F + ε′I)⁻¹ on a few rows by factoring the smaller matrix, and ε′.
+
+    ε′ is at least what rounding does to the matrix. Below that its inverse is noise, and need not even be
+    positive: at ε = 1e-3 and eigenvalues up to 6,600 (two layers of 64 units on a double pendulum)
+    conjugate gradients left a residual of 0.31 after 100 steps, and reach 0.01 in 80 with ε′ = 0.05.
+    """
+    parameters, rows = few.shape
+    matrix = few.matrix() if parameters <= rows else few.gram()
+    eased = jnp.maximum(damping, ROUNDING * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix))
+    if parameters <= rows:
+        return _factored(matrix, eased), eased
+    return _sample_space(few, matrix, eased), eased
+
+
+def _sample_space(fisher: Fisher, gram: Float[Array, "row row"], damping: Float[Array, ""] | float) -> Inverse:
+    """(F + εI)⁻¹ g = (g − H (HᵀH + εI)⁻¹ Hᵀ g) / ε with H = J C^½, by factoring the N×N matrix HᵀH."""
     root = fisher.root_coefficients()
-    inner = _factored(fisher.gram(), damping)
+    inner = _factored(gram, damping)
     return lambda g: (g - fisher.scores.pull(root * inner(root * fisher.scores.push(g)))) / damping
 
 
