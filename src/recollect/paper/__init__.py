@@ -88,7 +88,9 @@ class Paper:
         drawn = {*outcomes, *(["fig8", "fig9"] if rows else []), *(["why"] if compared else [])}
         drawn |= {"fig1"} if (place / "fig1.png").exists() else set()
         title = f"protocol `{self.protocol}`, {scale.seeds or protocol.seeds} replications" + (", a quick run" if self.quick else "")
-        (place / "README.md").write_text(page(title, answers, outcomes, rows, fresh_table(fresh, kept) if compared else [], drawn))
+        why = fresh_table(fresh, kept) if compared else []
+        text = page(title, answers, outcomes, rows, why, drawn)
+        (place / "README.md").write_text(text, encoding="utf-8")
         return answers
 
     def _frames(self, path: Path) -> None:
