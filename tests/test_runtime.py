@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from recollect import runtime
@@ -37,14 +38,18 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_limits_of_cgroups_are_read(name, tmp_path):
+def test_limits_of_cgroups_are_read(name, tmp_path, monkeypatch):
     membership, files, limit = GROUPS[name]
     (tmp_path / "cgroup").write_text(membership)
     for file, text in files.items():
         path = tmp_path / "mount" / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert runtime._cgroup_limit(tmp_path / "cgroup", tmp_path / "mount") == limit
+    monkeypatch.setattr(runtime, "MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(runtime, "CGROUPS", tmp_path / "mount")
+    assert runtime._cgroup_limit() == limit
+    seen = len(os.sched_getaffinity(0))
+    assert runtime.cores() == min(seen, max(1, np.ceil(limit)))
 
 
 def test_cores_are_those_that_the_process_may_use():
@@ -131,11 +136,23 @@ def test_a_cache_in_a_folder_that_others_can_write_to_is_none(tmp_path, mode, pr
     assert (runtime._private_folder(tmp_path / "home") is not None) == private
 
 
-def test_a_cache_that_others_can_write_to_is_none(tmp_path):
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_cache_that_others_can_write_to_is_none(tmp_path, mode):
     folder = runtime._private_folder(tmp_path)
     assert folder is not None
-    folder.chmod(0o777)
+    folder.chmod(mode)
     assert runtime._private_folder(tmp_path) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give folders away")
+def test_a_group_of_others_counts_as_others_and_the_users_own_does_not(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o775)
+    assert runtime._private_folder(home) is not None
+    os.chown(home, -1, 12345)
+    home.chmod(0o775)
+    assert runtime._private_folder(home) is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give folders away")

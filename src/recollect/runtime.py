@@ -15,6 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from threadpoolctl import threadpool_limits
 
+MEMBERSHIP = Path("/proc/self/cgroup")
+"""Where Linux says to which cgroups a process belongs."""
+CGROUPS = Path("/sys/fs/cgroup")
+"""Where it shows them."""
+
 
 def cores() -> int:
     """How many cores this process may keep busy: those it sees, within the limits of its cgroup."""
@@ -28,11 +33,7 @@ def core_numbers() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-MEMBERSHIP = Path("/proc/self/cgroup")
-CGROUPS = Path("/sys/fs/cgroup")
-
-
-def _cgroup_limit(membership: Path = MEMBERSHIP, mount: Path = CGROUPS) -> float:
+def _cgroup_limit() -> float:
     """Cores' worth of time that the cgroups of this process have, as containers limit it.
 
     A group has at most what those around it have. In a container they may be out of sight, and the
@@ -40,13 +41,13 @@ def _cgroup_limit(membership: Path = MEMBERSHIP, mount: Path = CGROUPS) -> float
     """
     limits = [math.inf]
     with contextlib.suppress(OSError):
-        for line in membership.read_text(encoding="utf-8").splitlines():
+        for line in MEMBERSHIP.read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             # The second version has one tree for all controllers, which it does not name.
             second = controllers == ""
             if not second and "cpu" not in controllers.split(","):
                 continue
-            tree = mount if second else mount / "cpu"
+            tree = CGROUPS if second else CGROUPS / "cpu"
             group = tree / path.lstrip("/")
             levels = [one for one in (group, *group.parents) if one.is_relative_to(tree)]
             limits += [_quota(level, second) for level in levels]
@@ -97,21 +98,21 @@ def _private_folder(home: Path) -> Path | None:
             part.mkdir(mode=stat.S_IRWXU, exist_ok=True)
         if folder.resolve() != folder:  # a link of ours is none
             return None
-        private = all(_only_ours(part) for part in (folder, *folder.parents))
+        around = all(_only_ours(part, sticky=True) for part in folder.parents)
+        return folder if around and _only_ours(folder, sticky=False) else None
     except OSError:
         return None
-    return folder if private else None
 
 
-def _only_ours(folder: Path) -> bool:
-    """Whether only we (and root) can replace what we have in there."""
+def _only_ours(folder: Path, sticky: bool) -> bool:
+    """Whether only we and root can write there or, if `sticky` is enough, replace what is ours."""
     if not hasattr(os, "getuid"):  # Windows: a user's folders are closed to others
         return True
     about = folder.stat()
-    # With a sticky bit, as /tmp has, everyone can add but nobody replace what is another's. A group
-    # with the number of the owner is, by convention, the owner's alone.
-    writers = stat.S_IWOTH | (0 if about.st_gid == about.st_uid else stat.S_IWGRP)
-    shared = about.st_mode & writers and not about.st_mode & stat.S_ISVTX
+    # A group with the number of the owner is, by convention, the owner's alone.
+    others = stat.S_IWOTH | (0 if about.st_gid == about.st_uid else stat.S_IWGRP)
+    # In folders such as /tmp everyone can add, but nobody replace what is another's.
+    shared = about.st_mode & others and not (sticky and about.st_mode & stat.S_ISVTX)
     return about.st_uid in (0, os.getuid()) and not shared
 
 
