@@ -32,7 +32,11 @@ GROUPS = {
         {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
         float("inf"),
     ),
-    "only the set of cores": ("4:cpuset:/\n", {"cpu/cpu.cfs_quota_us": "1\n"}, float("inf")),
+    "only the set of cores": (
+        "4:cpuset:/\n",
+        {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"},
+        float("inf"),
+    ),
     "nothing there": ("0::/\n", {}, float("inf")),
 }
 
