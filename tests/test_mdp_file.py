@@ -90,6 +90,10 @@ BAD = {
         "rewards holds values of type object; give real numbers",
     ),
     "complex": (lambda: archive(**{**GOOD, "rewards": PAY + 1j}), "type complex128"),
+    "short complex": (
+        lambda: archive(**{**GOOD, "rewards": PAY.astype(np.complex64)}),
+        "rewards holds values of type complex64",
+    ),
     "complex discount": (lambda: archive(**{**GOOD, "discount": 0.7 + 0j}), "type complex128"),
     "words": (lambda: archive(**{**GOOD, "rewards": PAY.astype("U3")}), "type <U3"),
     "records": (lambda: archive(**{**GOOD, "initial": np.zeros(3, "f8,f8")}), "initial holds"),
