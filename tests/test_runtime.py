@@ -102,6 +102,7 @@ def _python(program, cwd=None, **environment):
         text=True,
     )
     assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr  # of a thread or of another process
     return result.stdout.strip()
 
 
