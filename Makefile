@@ -1,12 +1,17 @@
 # Every target sets up what it needs by itself; a second call is quick.
-PYTHON ?= python3.11
 BIN := .venv/bin
+# The first that runs, is at least 3.11 and can make environments; PYTHON=... decides otherwise.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
+NO_PYTHON := recollect needs Python 3.11 or later with venv; install it, or name one with PYTHON=...
 
 .PHONY: install run test lint benchmark clean
 
 install: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || test -n "$(PYTHON)" || { echo "$(NO_PYTHON)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint]'
 	touch $@

@@ -9,7 +9,7 @@ from typing import Any
 
 def kept(path: Path) -> dict[str, Any]:
     """What has been measured so far."""
-    return json.loads(path.read_text()) if path.exists() else {}
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def remember(path: Path, label: str, measure: Callable[[], Any]) -> None:
@@ -26,5 +26,5 @@ def extend(path: Path, label: str, seeds: int, measure: Callable[[range], list[A
 
 
 def _write(path: Path, label: str, found: Any) -> None:
-    path.write_text(json.dumps({**kept(path), label: found}, indent=1) + "\n")
+    path.write_text(json.dumps({**kept(path), label: found}, indent=1) + "\n", encoding="utf-8")
     print(label, found, file=sys.stderr, flush=True)

@@ -122,7 +122,7 @@ def torch_conjugate_gradients():
 
 
 def resident(field: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 
 
@@ -130,7 +130,7 @@ def measure(name: str) -> dict:
     makers = {"explicit": explicit, "torch": torch_conjugate_gradients}
     update, residual = makers[name]() if name in makers else ours(float(name))
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory starts anew
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak of resident memory starts anew
     found = residual(update())
     memory = resident("VmHWM") - before
     times = []

@@ -28,7 +28,7 @@ def main() -> None:
     unknown = set(sys.argv[1:]) - set(SECTIONS)
     if unknown:
         sys.exit(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(SECTIONS)}")
-    kept = dict(part.split("\n\n", 1) for part in PAGE.read_text().split("\n## ")[1:]) if PAGE.exists() else {}
+    kept = dict(part.split("\n\n", 1) for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]) if PAGE.exists() else {}
     parts = [
         "# Benchmarks",
         "Written by `make benchmark`. Each script's opening lines say what is measured and how.",
@@ -41,8 +41,8 @@ def main() -> None:
         print(f"{script} …", file=sys.stderr, flush=True)
         result = subprocess.run([sys.executable, HERE / script], stdout=subprocess.PIPE, text=True, check=True)
         parts += [f"## {title}", f"`python benchmarks/{script}`", result.stdout.strip()]
-    PAGE.write_text("\n\n".join(parts) + "\n")
-    print(PAGE.read_text())
+    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    print(PAGE.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

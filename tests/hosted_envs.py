@@ -162,6 +162,8 @@ BAD = {
     "not an environment": (lambda: object(), "object, which is not a gymnasium.Env"),
     "text observations": (with_spaces(spaces.Text(5)), "observation space Text is not supported; use Box"),
     "sequence in a dict": (with_spaces(spaces.Dict(x=spaces.Sequence(FOUR))), r"observation\['x'\] space Sequence is not supported"),
+    "box of nothing": (with_spaces(spaces.Box(0, 1, (0,))), r"observation space Box.* has no numbers, .* give it a constant"),
+    "dict of nothing": (with_spaces(spaces.Dict()), r"observation space Dict\(\), which has no numbers"),
     "graph observations": (with_spaces(spaces.Graph(FOUR, None)), "Graph is not supported"),
     "dict actions": (with_spaces(actions=OF_DICT), "action space Dict is not supported; use Discrete"),
     "tuple actions": (with_spaces(actions=OF_TUPLE), "action space Tuple is not supported"),

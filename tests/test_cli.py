@@ -6,7 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from recollect import cli
+from recollect.algorithms import ALGORITHMS
+from recollect.envs import ENVIRONMENTS
+from recollect.theory import EXPERIMENTS, Gain, Ode
+from recollect.theory.findings import panels
+from recollect.theory.gain import Prediction, Reusable
+from recollect.theory.ode import SERIES
 
 COLUMNS = ["algorithm", "seed", "iteration", "environment_steps", "return_mean", "ess", "seconds"]
 
@@ -23,6 +32,101 @@ def test_help_and_version():
     flags = recollect("train", "rnpg", "--help").stdout
     for word in ("--window", "--fisher-window", "--damping", "--solver.method", "--weights.ratio", "--advantages.baseline", "--max-steps"):
         assert word in flags
+
+
+HEAVY = ("jax", "numpy", "gymnasium", "matplotlib", "tyro", "rich")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("--help", 0, "algorithms:"),
+        ("--version", 0, "recollect 0."),
+        ("train --help", 0, "algorithms:"),
+        ("trian rnpg CartPole-v1", 2, "did you mean 'train'"),
+        ("train rnp CartPole-v1", 2, "did you mean 'rnpg'"),
+        ("theory rat", 2, "did you mean 'rate'"),
+    ],
+)
+def test_help_and_wrong_names_need_no_jax(words, code, says):
+    result = _loaded(words.split())
+    assert says in result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == f"{code} []"
+
+
+def _loaded(words, names=HEAVY):
+    """What the command line prints, and then its exit code and which modules it has loaded."""
+    program = f"""
+import sys
+from recollect.cli import main
+code = main({words!r})
+print(code, [name for name in {names!r} if name in sys.modules])
+"""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
+def test_the_names_in_the_help_are_those_that_there_are():
+    assert tuple(ALGORITHMS) == cli.ALGORITHMS
+    assert tuple(ENVIRONMENTS) == cli.ENVIRONMENTS
+    assert tuple(EXPERIMENTS) == cli.EXPERIMENTS
+    for name in (*ALGORITHMS, *ENVIRONMENTS, *EXPERIMENTS):
+        assert name in cli.HELP
+
+
+NAMES = """
+import sys
+import recollect
+assert "jax" not in sys.modules
+import recollect.report  # which imports the module recollect.train
+from recollect import train
+assert train is recollect.train is sys.modules["recollect.train"].train
+assert callable(train)
+from recollect import public
+for name in public.__all__:
+    assert getattr(recollect, name) is getattr(public, name)
+assert {*public.__all__, "__version__"} <= {*dir(recollect)}
+everything = {}
+exec("from recollect import *", everything)
+assert {*public.__all__} <= {*everything}
+try:
+    recollect.trian
+except AttributeError as error:
+    assert "'trian'" in str(error)
+else:
+    raise AssertionError
+"""
+
+
+def test_the_package_loads_its_names_when_they_are_asked_for():
+    result = subprocess.run([sys.executable, "-c", NAMES], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_training_takes_any_name_and_loads_neither_the_theory_nor_the_paper(tmp_path):
+    """What rich and matplotlib take for commands, in the names of files."""
+    odd = "a[/]$_^$b:smile:"
+    mine, out = tmp_path / f"{odd}.npz", tmp_path / odd
+    mine.parent.mkdir(parents=True)
+    np.savez(mine, transitions=np.full((2, 1, 2), 0.5), rewards=np.ones((2, 1)))
+    flags = ["--iterations", "2", "--seeds", "1", "--max-steps", "5", "--no-preset"]
+    words = ["train", "vpg", str(mine), *flags, "--out", str(out)]
+    result = _loaded(words, ("jax", "recollect.theory", "recollect.paper"))
+    *_, wrote, loaded = result.stdout.splitlines()
+    assert loaded == "0 ['jax']", result.stderr
+    assert wrote.startswith(f"wrote {out}/learning_curves.png")
+    assert (out / "learning_curves.png").exists()
+
+
+def test_pictures_of_the_theory_take_any_name(tmp_path):
+    odd, half = "$_^$.npz", Reusable(0.5, (0.4, 0.6))
+    prediction = Prediction(1.0, 1.0, 0.5, half, half, (0.1, 0.2), tail=0.1, environment_steps=1)
+    Gain(env=odd)._picture(prediction, None).savefig(tmp_path / "gain.png")
+    ode = Ode(halvings=2)
+    figure, axes = panels(1, 2)
+    paths = {series: [np.ones((2, 8, 1))] * 3 for series in SERIES}
+    distances = {series: np.array([[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]) for series in SERIES}
+    ode._draw(axes, odd, paths, distances, distances["VNPG"], (np.ones((5, 1)),) * 2)
+    figure.savefig(tmp_path / "ode.png")
 
 
 def test_train_writes_settings_curves_and_picture(tmp_path):

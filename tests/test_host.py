@@ -1,8 +1,12 @@
 """Environments on the host: nothing of reuse goes wrong, whichever way they come."""
 
 import multiprocessing
+import os
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import equinox as eqx
 import gymnasium as gym
@@ -370,6 +374,75 @@ def test_a_worker_that_dies_is_an_error_within_ten_seconds():
         collector.close()
     assert time.monotonic() - began < 10
     assert not multiprocessing.active_children()
+
+
+RAISES = """
+import sys
+sys.path.insert(0, {tests!r})
+from hosted_envs import Spoiled, raising
+from recollect import VPG, Architecture, Steps, host, train
+
+if __name__ == "__main__":
+    breaks = lambda: Spoiled(raising(RuntimeError("100% lost")), at=3)
+    env = host(breaks, name="Breaks", workers=True)
+    train(env, VPG(), collector=Steps(2, 4), policy=Architecture(widths=()), iterations=1)
+"""
+
+
+def test_an_exception_in_a_worker_is_one_sentence_and_no_module_of_the_directory_is_run(tmp_path):
+    """As a script elsewhere: what lies in the directory is no part of its path."""
+    script, here = tmp_path / "script.py", tmp_path / "here"
+    script.write_text(RAISES.format(tests=str(Path(__file__).parent)))
+    here.mkdir()
+    for name in ("signal", "selectors", "pickle"):  # the first that a process imports
+        (here / f"{name}.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w').close()")
+    found = subprocess.run([sys.executable, script], cwd=here, capture_output=True, text=True)
+    assert not (tmp_path / "sprung").exists()
+    *before, last = found.stderr.splitlines()
+    expected = r"recollect\.\S+: copy \d of Breaks, step 3: step raised RuntimeError: 100% lost\."
+    assert re.fullmatch(expected, last), found.stderr
+    assert "Worker" not in found.stderr  # the one traceback is that of the script
+    assert sum("Traceback" in line for line in before) == 1
+
+
+UNGUARDED = """
+import gymnasium as gym
+from recollect import VPG, Steps, host, train
+
+env = host(lambda: gym.make("CartPole-v1"), workers=True)
+train(env, VPG(), collector=Steps(1, 4), iterations=1)
+"""
+
+
+def test_a_script_without_the_guard_is_told_so(tmp_path):
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    found = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
+    assert found.returncode == 1
+    last = found.stderr.splitlines()[-1]
+    assert "CartPole" in last
+    assert "a worker process died at its start" in last
+    assert "if __name__ == '__main__':" in last
+
+
+def test_what_a_worker_starts_finds_its_modules_as_ever(monkeypatch):
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    env = host(SafePath, workers=True)
+    vector = env.open(1, 0)
+    try:
+        assert "PYTHONSAFEPATH" not in os.environ
+        vector.reset([0])
+        assert vector.observations.tolist() == [[0.0]]
+    finally:
+        vector.close()
+
+
+class SafePath(gym.Env):
+    """Observes whether Python is told to leave the directory of a script out of its path."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.array(["PYTHONSAFEPATH" in os.environ], np.float32), {}
 
 
 class Exploding(gym.Wrapper):

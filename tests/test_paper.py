@@ -26,7 +26,7 @@ from recollect.paper.attribution import (
     attributions,
     control_label,
 )
-from recollect.paper.cells import Cell, Outcome, finish
+from recollect.paper.cells import Cell, File, Outcome, finish
 from recollect.paper.figures import CURVES, FIGURES
 from recollect.paper.fresh import FreshCell, draw_fresh
 from recollect.paper.protocol import FULL, PROTOCOLS, QUICK
@@ -85,6 +85,71 @@ def test_other_settings_are_run_anew(tmp_path):
     assert not _short().finished(tmp_path)
     assert (_short(max_steps=10).outcome(tmp_path).returns <= 10).all()
     assert first.returns.max() > 10
+
+
+def _without_settings(path):
+    with np.load(path) as kept:
+        arrays = {name: kept[name] for name in kept.files if name != "about"}
+    np.savez(path, **arrays)
+
+
+def _one_array(path):
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+
+
+def _flipped(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "text": lambda path: path.write_text("not an archive"),
+    "settings": _without_settings,
+    "array": _one_array,
+    "flipped": _flipped,
+}
+
+
+def test_damaged_cells_are_run_anew(tmp_path):
+    whole = _short("whole")
+    whole.finish(tmp_path)
+    (sound,) = whole.files(tmp_path)
+    arrays = {field: values for field, values in sound.read().items() if field != "about"}
+    cells = {name: _short(name) for name in DAMAGE}
+    for name, damage in DAMAGE.items():
+        (file,) = cells[name].files(tmp_path)
+        file.keep(arrays)
+        assert file.fits()
+        damage(file.path)
+        assert not file.fits(), name
+    finish([*cells.values()], [], tmp_path, lambda share, left: None)
+    expected = whole.outcome(tmp_path).returns
+    for name, cell in cells.items():
+        np.testing.assert_array_equal(cell.outcome(tmp_path).returns, expected, err_msg=name)
+
+
+def test_a_cell_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    file, steps = File(tmp_path / "cell.npz", "{}"), []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor):
+        steps.append(("fsync", os.fstat(descriptor).st_size))
+        fsync(descriptor)
+
+    def replaced(source, target):
+        steps.append(("replace", os.stat(source).st_size))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    file.keep(dict(numbers=np.arange(1000.0)))
+    size = (tmp_path / "cell.npz").stat().st_size
+    assert steps == [("fsync", size), ("replace", size)]
+    assert file.fits()
 
 
 def test_the_same_seeds_give_the_same_numbers_whatever_runs_beside_them(tmp_path):

@@ -1,99 +1,35 @@
 """Policy gradients that reuse the trajectories of past policies by importance sampling."""
 
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
 
-from recollect.advantages import Advantages
-from recollect.algorithms import NPG, PG, PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
-from recollect.collect import Draws, Episodes, Steps
-from recollect.critic import Critic
-from recollect.defaults import Architecture
-from recollect.envs import (
-    LQC,
-    Acrobot,
-    CartPole,
-    EnvironmentFailure,
-    InvertedPendulum,
-    MountainCarContinuous,
-    Pendulum,
-    Tabular,
-    chain,
-    garnet,
-    gridworld,
-    host,
-    make,
-)
-from recollect.normaliser import Normaliser
-from recollect.policies import (
-    AbstractPolicy,
-    Gaussian,
-    Policy,
-    ShiftPolicy,
-    Softmax,
-    gaussian_policy,
-    grid_softmax_policy,
-    multi_softmax_policy,
-    softmax_policy,
-    squashed_gaussian_policy,
-    tabular_direct_policy,
-    tabular_softmax_policy,
-)
-from recollect.presets import Preset, preset
-from recollect.project import Ball, Box, Simplex, Unconstrained
-from recollect.solve import Solver
-from recollect.train import Training, train
-from recollect.weights import Weights
+if TYPE_CHECKING:
+    from recollect.public import *  # noqa: F403
+    from recollect.public import __all__ as __all__
+else:
+    # `public` is loaded with the first name that is asked for: `recollect --help` does without JAX.
 
-__all__ = [
-    "LQC",
-    "NPG",
-    "PG",
-    "PPO",
-    "RNPG",
-    "RPG",
-    "RPPO",
-    "RTRPO",
-    "TRPO",
-    "VNPG",
-    "VPG",
-    "AbstractPolicy",
-    "Acrobot",
-    "Advantages",
-    "Architecture",
-    "Ball",
-    "Box",
-    "CartPole",
-    "Critic",
-    "Draws",
-    "EnvironmentFailure",
-    "Episodes",
-    "Gaussian",
-    "InvertedPendulum",
-    "MountainCarContinuous",
-    "Normaliser",
-    "Pendulum",
-    "Policy",
-    "Preset",
-    "ShiftPolicy",
-    "Simplex",
-    "Softmax",
-    "Solver",
-    "Steps",
-    "Tabular",
-    "Training",
-    "Unconstrained",
-    "Weights",
-    "chain",
-    "garnet",
-    "gaussian_policy",
-    "grid_softmax_policy",
-    "gridworld",
-    "host",
-    "make",
-    "multi_softmax_policy",
-    "preset",
-    "softmax_policy",
-    "squashed_gaussian_policy",
-    "tabular_direct_policy",
-    "tabular_softmax_policy",
-    "train",
-]
+    def __getattr__(name):
+        if name == "__all__" or not name.startswith("_"):
+            public = importlib.import_module("recollect.public")
+            if name in ("__all__", *public.__all__):
+                return getattr(public, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__getattr__("__all__")})
+
+
+class _Package(types.ModuleType):
+    def __setattr__(self, name, value):
+        # Importing the module `recollect.train` binds it to a name that is the function's.
+        if name == "train" and isinstance(value, types.ModuleType):
+            value = value.train
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -42,9 +42,11 @@ def learning_curves(
             shade = dict(color=colour, alpha=0.2, linewidth=0)
             left.fill_between(iterations, mean - error, mean + error, **shade)
         right.plot(iterations, error, style, color=colour)
-    left.set(title=title, xlabel="iteration", ylabel="mean return of the batch")
+    left.set_title(title, parse_math=False)  # the user's names may hold dollars
+    left.set(xlabel="iteration", ylabel="mean return of the batch")
     right.set(title=f"standard error over {seeds} seeds", xlabel="iteration", ylim=(0, None))
-    left.legend(frameon=False)
+    for name in left.legend(frameon=False).get_texts():
+        name.set_parse_math(False)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)

@@ -63,7 +63,7 @@ def standard_error(curves: np.ndarray) -> np.ndarray:
 def table(summaries: Mapping[str, Summary]) -> Table:
     """The summaries for people."""
     columns = ("algorithm", "final return", "area under curve", "standard error", "environment steps", "seconds", "transitions/s")
-    result = Table(*[f"[bold]{name}" for name in columns])
+    result = Table(*columns)
     for column in result.columns[1:]:
         column.justify = "right"
     for name, s in summaries.items():
@@ -86,7 +86,7 @@ def to_json(value) -> str:
 
 def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
     """One row for each algorithm, seed and iteration that took place."""
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for name, run in runs.items():
@@ -109,7 +109,8 @@ def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
 
 def write_settings(path: Path, settings: Mapping) -> None:
     """Everything needed to repeat the run."""
-    path.write_text(json.dumps(_plain(settings), indent=2, allow_nan=False) + "\n")
+    text = json.dumps(_plain(settings), indent=2, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _plain(value):

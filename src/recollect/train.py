@@ -11,7 +11,6 @@ Environments on the host are stepped outside the program, the copies of all seed
 
 import dataclasses
 import operator
-import os
 import sys
 import time
 import warnings
@@ -34,7 +33,7 @@ from recollect.collect_host import HostCollector
 from recollect.defaults import Start, check_draws, check_fit, make_policy
 from recollect.envs import AbstractEnv, AbstractOracle, HostEnv, host, make
 from recollect.policies import AbstractPolicy
-from recollect.runtime import jit, one_blas_thread, progress_bar, use_compilation_cache
+from recollect.runtime import cores, jit, one_blas_thread, progress_bar, use_compilation_cache
 from recollect.types import Batch, traced_floats
 
 CHUNK_ITERATIONS = 10
@@ -421,8 +420,7 @@ def _latest(returns: Float[Array, " ending"]) -> Float[Array, " recent"]:
 
 def _shares(seeds: tuple[int, ...]) -> list[Key[Array, " seed"]]:
     """The seeds' keys in equal shares, one for each core; the last seed is repeated to fill up, and dropped at the end."""
-    cores = len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
-    count = min(cores, len(seeds))
+    count = min(cores() if jax.default_backend() == "cpu" else 1, len(seeds))
     padded = [*seeds, *[seeds[-1]] * (-len(seeds) % count)]
     return jnp.split(jnp.stack([jax.random.key(seed) for seed in padded]), count)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import BinaryIO, TypeVar
 
-from recollect.runtime import use_compilation_cache
+from recollect.runtime import core_numbers, cores, use_compilation_cache
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -27,7 +27,8 @@ def on_every_core(
     function: Callable[[Task], Result], tasks: Sequence[Task], watch: Callable[[], None] = lambda: None, at_once: int | None = None
 ) -> list[Result]:
     """What `function` gives for each task, begun in order, as many at once as there are cores. `watch` is called every second."""
-    workers = [_start(core) for core in sorted(os.sched_getaffinity(0))[: min(len(tasks), at_once or len(tasks))]]
+    most = min(cores(), len(tasks), at_once or len(tasks))
+    workers = [_start(core) for core in core_numbers()[:most]]
     free: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
     for worker in workers:
         free.put(worker)
@@ -58,16 +59,22 @@ def on_every_core(
 
 def _start(core: int) -> subprocess.Popen:
     # The core before JAX is imported, which looks at the cores once; and before that a channel of our own, as others may print.
+    # Where a process cannot be held to a core, XLA's number of threads can be set.
     # Not multiprocessing, which would run the caller's script again.
     program = f"""
 import os, sys
-os.sched_setaffinity(0, [{core}])
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, [{core}])
+else:
+    os.environ["NPROC"] = "1"
 answers = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 from recollect.workers import serve
 serve(answers, {os.getpid()})
 """
-    return subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # -P: what lies in the current directory is not ours to run.
+    command = [sys.executable, "-P", "-c", program]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _ask(worker: subprocess.Popen, function: Callable, task):
@@ -86,7 +93,8 @@ def _ask(worker: subprocess.Popen, function: Callable, task):
 
 def serve(answers: BinaryIO, parent: int) -> None:
     """What such a process does until its input ends: a function and its argument come in, what it gives goes out."""
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if hasattr(os, "getppid"):  # else it ends after its task, when its input is closed
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     use_compilation_cache()
     with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
         while True:

@@ -9,9 +9,10 @@ from recollect.envs.cartpole import CartPole
 from recollect.envs.hosted import ENGINES, Engine, EnvironmentFailure, HostEnv, host, host_by_name
 from recollect.envs.inverted_pendulum import InvertedPendulum
 from recollect.envs.lqc import LQC
+from recollect.envs.mdp_file import load_mdp
 from recollect.envs.mountain_car import MountainCarContinuous
 from recollect.envs.pendulum import Pendulum
-from recollect.envs.tabular import Tabular, chain, garnet, gridworld, load_mdp
+from recollect.envs.tabular import Tabular, chain, garnet, gridworld
 
 ENVIRONMENTS = {
     "CartPole-v1": CartPole,

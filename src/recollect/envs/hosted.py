@@ -4,8 +4,10 @@ It is stepped on the host as one vector of copies (`vectors`). Time limits, boun
 collector (`collect_host`).
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
@@ -15,10 +17,20 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from recollect.checks import check_name
 from recollect.envs.base import Actions, check_max_steps
 from recollect.envs.spaces import actions_of, encoder
-from recollect.envs.vectors import AbstractVector, Checked, EnvironmentFailure, GymVector, LocalVector, close_all, described
+from recollect.envs.vectors import (
+    AbstractVector,
+    Checked,
+    EnvironmentFailure,
+    GymVector,
+    LocalVector,
+    close_all,
+    described,
+    quiet,
+)
 
 Engine = Literal["auto", "compiled", "gymnasium", "envpool"]
 ENGINES = get_args(Engine)
+SAFE_PATH = "PYTHONSAFEPATH"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +52,13 @@ class HostEnv:
     """Instead of a factory, EnvPool's name of the environment."""
     limited: bool = False
     """Whether `max_steps` is a limit of ours, rather than the environment's own."""
+
+    def __post_init__(self):
+        if self.observation_size == 0:
+            raise ValueError(
+                f"{self.name} has the observation space {self.observation_space!r:.60}, which has no "
+                "numbers, and a policy needs at least one; give it a constant, as in Box(0, 1, (1,))."
+            )
 
     @property
     def observation_size(self) -> int:
@@ -68,13 +87,39 @@ class HostEnv:
             return GymVector(_envpool(self.envpool, count, seed, self.max_steps), self.name, seeded=True)
         if not self.workers:
             return LocalVector([self.make_checked(copy) for copy in range(count)])
-        makers = [_Maker(self, copy) for copy in range(count)]
+        safe_path = os.environ.get(SAFE_PATH)
+        makers = [_Maker(self, copy, os.getpid(), safe_path) for copy in range(count)]
+        style = AutoresetMode.DISABLED
         try:
             # Started afresh rather than forked: threads of JAX do not survive a fork.
-            vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED, daemon=True)
+            with quiet(), _safe_path():
+                vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=style, daemon=True)
         except (EOFError, BrokenPipeError, ConnectionError) as error:
-            raise EnvironmentFailure(f"{self.name}: a worker process died at its start.") from error
+            raise EnvironmentFailure(
+                f"{self.name}: a worker process died at its start; likely the script has no "
+                "if __name__ == '__main__': around what it runs, so that every worker runs it, too."
+            ) from error
         return GymVector(vector, self.name)
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """Processes started within do not look for modules in the current directory.
+
+    Once at work they get the path of this process, which has it only where the user put it there.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        _set_safe_path(before)
+
+
+def _set_safe_path(value: str | None) -> None:
+    os.environ.pop(SAFE_PATH, None)
+    if value is not None:
+        os.environ[SAFE_PATH] = value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +128,14 @@ class _Maker:
 
     env: HostEnv
     copy: int
+    process: int
+    """That which makes the workers, and one copy to look at."""
+    safe_path: str | None
+    """What the user has set, for processes that the environment may start."""
 
     def __call__(self) -> Checked:
+        if os.getpid() != self.process:
+            _set_safe_path(self.safe_path)
         return self.env.make_checked(self.copy)
 
 
@@ -171,7 +222,7 @@ def _made(name: str, factory: Callable[[], gym.Env]) -> gym.Env:
 
 def _envpool(name: str, count: int, seed: int, max_steps: int | None) -> Any:
     try:
-        import envpool
+        import envpool  # pyright: ignore[reportMissingImports]  an extra that few install
     except ImportError:
         raise ValueError("engine='envpool' needs a package that is not installed; pip install 'recollect[envpool]'.") from None
     check_name("env", name, (), envpool.list_all_envs(), "the names that EnvPool knows")

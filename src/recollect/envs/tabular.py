@@ -4,8 +4,6 @@ States are observed as one-hot vectors, so that tables and networks fit alike. W
 actions every exact answer costs one S×S solve, O(S³ + S²A).
 """
 
-from pathlib import Path
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -39,6 +37,9 @@ class Tabular(AbstractOracle):
     def __check_init__(self):
         check_number("discount", self.discount, low=0, high=1, open_high=True, remedy="give a discount in [0, 1)")
         check_max_steps(self.max_steps)
+        if self.rewards.ndim != 2 or 0 in self.rewards.shape:
+            shape = self.rewards.shape
+            raise ValueError(f"rewards has shape {shape}; give one for each (state, action).")
         states, actions = self.rewards.shape
         if self.transitions.shape != (states, actions, states):
             raise ValueError(
@@ -143,21 +144,6 @@ def _check_distribution(field: str, values: Array) -> None:
         worst = np.unravel_index(np.abs(sums - 1).argmax(), sums.shape)
         where = f" at {tuple(map(int, worst))}" if sums.ndim else ""
         raise ValueError(f"{field} sums to {float(sums[worst]):.6g}{where}; make each distribution over the last axis sum to 1.")
-
-
-def load_mdp(path: str | Path, **settings) -> Tabular:
-    """A finite MDP from a NumPy file with the arrays `transitions` (state, action, next), `rewards` (state, action), and, if not
-    uniform and 0.9, `initial` and `discount`: what `numpy.savez("my.npz", transitions=..., rewards=...)` writes."""
-    if not Path(path).is_file():
-        raise ValueError(f"{str(path)!r} is not a file; write one with numpy.savez('my.npz', transitions=..., rewards=...).")
-    with np.load(path) as file:
-        arrays = {name: file[name] for name in file.files}
-    missing = [name for name in ("transitions", "rewards") if name not in arrays]
-    if missing:
-        raise ValueError(f"{str(path)!r} has no array {missing[0]!r} but {sorted(arrays)}; write both transitions and rewards.")
-    states = len(arrays["rewards"])
-    usual = dict(initial=arrays.get("initial", np.full(states, 1 / states)), discount=float(arrays.get("discount", 0.9)))
-    return Tabular(arrays["transitions"], arrays["rewards"], **{**usual, **settings})
 
 
 def chain(length: int = 5, discount: float = 0.9, slip: float = 0.1, max_steps: int = 100) -> Tabular:

@@ -6,8 +6,9 @@ is a finished copy reset, from a seed that the collector chooses. That is why ou
 """
 
 import abc
+import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -97,6 +98,17 @@ def _count(found: Any) -> str:
 
 def described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(".: ").replace("\n", " ")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Gymnasium does not print the tracebacks of workers, whose last one it raises anyway."""
+    level = gym.logger.min_level
+    gym.logger.min_level = gym.logger.ERROR + 1
+    try:
+        yield
+    finally:
+        gym.logger.min_level = level
 
 
 def _mujoco_warnings(env: gym.Env) -> Callable[[], bool]:
@@ -204,6 +216,7 @@ class GymVector(AbstractVector):
 
     def __init__(self, vector: Any, name: str, seeded: bool = False):
         self._vector, self._name, self.count, self._steps = vector, name, vector.num_envs, 0
+        self._quietly = quiet if isinstance(vector, AsyncVectorEnv) else contextlib.nullcontext
         self._style = vector.metadata.get("autoreset_mode")
         if self._style not in tuple(AutoresetMode):
             raise ValueError(
@@ -288,7 +301,8 @@ class GymVector(AbstractVector):
 
     def _call(self, method: str, function: Callable[[], Any]) -> Any:
         try:
-            return function()
+            with self._quietly():
+                return function()
         except EnvironmentFailure:
             raise
         except (EOFError, BrokenPipeError, ConnectionError) as error:

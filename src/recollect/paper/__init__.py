@@ -94,7 +94,7 @@ class Paper:
         title = f"protocol `{self.protocol}`, {scale.seeds or protocol.seeds} replications" + (", a quick run" if self.quick else "")
         looks = fresh_table(fresh, kept) if compared else []
         text = page(title, answers, outcomes, rows, looks, drawn, parts)
-        (place / "README.md").write_text(text)
+        (place / "README.md").write_text(text, encoding="utf-8")
         return answers
 
     def _frames(self, path: Path) -> None:

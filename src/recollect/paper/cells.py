@@ -73,18 +73,23 @@ class File:
     seeds: Sequence[int] = ()
 
     def fits(self) -> bool:
-        """Whether what is kept there was made with the same settings."""
-        if not self.path.exists():
+        """Whether what is kept there is whole, and was made with the same settings."""
+        try:
+            with np.load(self.path) as kept:
+                whole = kept.zip.testzip() is None
+                return whole and json.loads(str(kept["about"])) == json.loads(self.about)
+        except Exception:  # of a dozen kinds; what cannot be read is computed again
             return False
-        with np.load(self.path) as kept:
-            return json.loads(str(kept["about"])) == json.loads(self.about)
 
     def keep(self, arrays: Mapping[str, Any]) -> None:
-        """Under another name first: a file that is there is a whole one."""
+        """Under another name first, and on the disk: a file that has its own is a whole one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.path.with_suffix(f".{os.getpid()}.part.npz")
-        np.savez_compressed(unfinished, about=self.about, **arrays)
-        unfinished.rename(self.path)
+        with unfinished.open("wb") as file:
+            np.savez_compressed(file, about=self.about, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self.path)
 
     def read(self) -> dict[str, np.ndarray]:
         with np.load(self.path) as kept:

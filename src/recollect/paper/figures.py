@@ -56,7 +56,7 @@ class AbstractFigure(abc.ABC):
         """The picture, and beside it mean and standard error of every curve as CSV."""
         returns = {label: outcome.returns for label, outcome in outcomes.items()}
         learning_curves(path, returns, self.title, controls(returns))
-        with path.with_suffix(".csv").open("w", newline="") as file:
+        with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["iteration", *[f"{label} {what}" for label in returns for what in ("mean", "standard error")]])
             columns = [column for curves in returns.values() for column in (curves.mean(0), standard_error(curves))]
@@ -180,7 +180,7 @@ class RunningTime(AbstractFigure):
         axes[0].legend(frameon=False)
         figure.savefig(path, dpi=150)
         plt.close(figure)
-        with path.with_suffix(".csv").open("w", newline="") as file:
+        with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["K1", "K2", "solver", "seconds"])
             writer.writerows([w, f, "explicit" if e else "ours", f"{value:.4g}"] for w, f, e, value in rows)
@@ -230,7 +230,7 @@ def densities(folder: Path, findings: Findings) -> None:
     for name, picture in {"fig8": "density", "fig9": "quantiles"}.items():
         findings.pictures[picture].savefig(folder / f"{name}.png", dpi=150)
         plt.close(findings.pictures[picture])
-    with (folder / "fig8.csv").open("w", newline="") as file:
+    with (folder / "fig8.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [name for name in findings.rows[0] if name != "seconds"], extrasaction="ignore")
         writer.writeheader()
         writer.writerows(findings.rows)

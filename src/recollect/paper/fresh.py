@@ -88,7 +88,7 @@ class FreshCell(AbstractCell):
 def draw_fresh(path: Path, cells: Mapping[str, FreshCell], folder: Path) -> None:
     """Cosines and slopes against the iteration, a row for each algorithm; the numbers beside it as CSV."""
     figure, axes = panels(len(cells), 2, height=3.2)
-    with path.with_suffix(".csv").open("w", newline="") as file:
+    with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["algorithm", "iteration", "K", "cosine", "its standard error", "slope", "its standard error"])
         for row, (label, cell) in enumerate(cells.items()):

@@ -65,7 +65,7 @@ def page(
 def write_seeds(path: Path, found: Outcome) -> None:
     """Returns of every seed, an iteration a row."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["iteration", *range(len(found.returns))])
         writer.writerows([i + 1, *[f"{value:.6g}" for value in column]] for i, column in enumerate(found.returns.T))

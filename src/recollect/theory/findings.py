@@ -42,11 +42,11 @@ class Findings:
         for path, picture in zip(paths, self.pictures.values(), strict=True):
             picture.savefig(path, dpi=150)
             plt.close(picture)
-        with (folder / "table.csv").open("w", newline="") as file:
+        with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(self.rows[0])
             writer.writerows([_text(value) for value in row.values()] for row in self.rows)
-        (folder / "verdict.txt").write_text(self.verdict + "\n")
+        (folder / "verdict.txt").write_text(self.verdict + "\n", encoding="utf-8")
         return [*paths, folder / "table.csv", folder / "verdict.txt"]
 
 

@@ -334,7 +334,9 @@ class Gain:
         if exact is not None:
             ratios = [noise_ratio(exact, window) for window in self.windows]
             left.plot(self.windows, ratios, "o", color=COLOURS[7], markersize=4, label="exact if ∇η = 0")
-        left.set(title=f"{self.env}: noise that adds up", xlabel="window K", ylabel="relative to K = 1", xscale="log", ylim=(0, 1.05))
+        # The name is the user's and may hold dollars.
+        left.set_title(f"{self.env}: noise that adds up", parse_math=False)
+        left.set(xlabel="window K", ylabel="relative to K = 1", xscale="log", ylim=(0, 1.05))
         left.set_xticks(self.windows, [str(window) for window in self.windows])
         left.minorticks_off()
         left.legend(frameon=False, loc="lower left")

@@ -288,7 +288,10 @@ class Ode:
         for solution, style, label in zip(solutions, ("-", "--"), ("F̄⁻¹∇η", "(εI + F)⁻¹∇η"), strict=True):
             left.plot(np.linspace(0, self.horizon, len(solution)), solution[:, component], style, color="black", linewidth=2, label=label)
         thin, thick = self.step_sizes[[0, -1]]
-        left.set(title=f"{problem}: a path each, α = {thin:.2g} (thin) and {thick:.2g}", xlabel="time t = nα", ylabel=f"θ_{component}")
+        # The problem may be a file of the user's, with dollars in its name.
+        title = f"{problem}: a path each, α = {thin:.2g} (thin) and {thick:.2g}"
+        left.set_title(title, parse_math=False)
+        left.set(xlabel="time t = nα", ylabel=f"θ_{component}")
         lines = [*distances.items(), ("VNPG to (εI + F)⁻¹∇η", control)]
         for (name, values), colour, marker in zip(lines, (*COLOURS[1:4], COLOURS[0]), "osD^", strict=True):
             error = values.std(0, ddof=1) / np.sqrt(len(values))
@@ -297,7 +300,8 @@ class Ode:
             right.errorbar(self.step_sizes, values.mean(0), 1.96 * error, label=name, **style)
         guide = distances["VNPG"].mean(0)[-1] * 0.6 * np.sqrt(self.step_sizes / self.step_sizes[-1])
         right.plot(self.step_sizes, guide, ":", color="black", label="∝ √α")
-        right.set(title=f"{problem}: largest distance from the solution", xlabel="step size α", ylabel="mean sup-distance")
+        right.set_title(f"{problem}: largest distance from the solution", parse_math=False)
+        right.set(xlabel="step size α", ylabel="mean sup-distance")
         right.set(xscale="log", yscale="log")
         right.set_xticks(self.step_sizes, [f"{α:.2g}" for α in self.step_sizes], minor=False)
         right.set_xticks([], minor=True)

@@ -7,7 +7,6 @@ compilation.
 
 import dataclasses
 import functools
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from recollect.envs.lqc import LQC
 from recollect.policies import ShiftPolicy
 from recollect.project import Box
 from recollect.random import fusing_key
+from recollect.runtime import cores
 from recollect.solve import Solver
 from recollect.theory.lqc import moments
 from recollect.types import traced_floats
@@ -130,13 +130,12 @@ def replicate(cases: Sequence[Case], replications: int, iterations: int, checkpo
         check_count(field, value)
     if iterations < WORTH_A_PROCESS:
         return [_run((case, replications, iterations, checkpoints, (seed, i))) for i, case in enumerate(cases)]
-    cores = len(os.sched_getaffinity(0))
-    parts = max(1, cores // len(cases))
+    parts = max(1, cores() // len(cases))
     sizes = [len(part) for part in np.array_split(np.arange(replications), parts) if len(part)]
     tasks = [(case, size, iterations, checkpoints, (seed, i, j)) for i, case in enumerate(cases) for j, size in enumerate(sizes)]
     order = sorted(range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1])  # the longest first
     # A process that is held to one core already needs no other.
-    runs = [_run(tasks[k]) for k in order] if cores == 1 else on_every_core(_run, [tasks[k] for k in order])
+    runs = [_run(tasks[k]) for k in order] if cores() == 1 else on_every_core(_run, [tasks[k] for k in order])
     done = dict(zip(order, runs, strict=True))
     return [_joined([done[i * len(sizes) + j] for j in range(len(sizes))]) for i in range(len(cases))]
 

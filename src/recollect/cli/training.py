@@ -1,61 +1,27 @@
-"""The command line. Its flags are the fields of the algorithms and of `Run`."""
+"""`recollect train` and `recollect compare`.
+
+Their flags are the fields of the algorithms and of `Run`.
+"""
 
 import dataclasses
-import sys
-import warnings
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import matplotlib
 import tyro
-from rich.console import Console
 
-import recollect
+from recollect import __version__
 from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
 from recollect.checks import check_name
+from recollect.cli.shared import console, parse
 from recollect.collect import AbstractCollector, Draws, Episodes, Steps
 from recollect.defaults import Architecture
-from recollect.envs import ENVIRONMENTS, AbstractEnv, AbstractOracle, Engine, EnvironmentFailure, HostEnv, make
-from recollect.paper import Paper
+from recollect.envs import AbstractEnv, AbstractOracle, Engine, HostEnv, make
 from recollect.plot import learning_curves
 from recollect.presets import PRESETS, default_preset, preset
 from recollect.report import summarise, table, to_json, write_curves, write_settings
-from recollect.runtime import compile_quickly, use_compilation_cache
-from recollect.theory import EXPERIMENTS
 from recollect.train import train
-
-HELP = f"""recollect {recollect.__version__}: policy gradients that reuse the trajectories of past policies.
-
-usage:
-  recollect train ALGORITHM ENV [flags]    train one algorithm on several seeds
-  recollect compare ENV [flags]            train several algorithms on the same seeds
-  recollect theory EXPERIMENT [flags]      check a theorem of the paper, with figures and pictures
-  recollect paper [FIGURE ...] [flags]     the experiments of the paper, every figure, with an answer to every claim
-  recollect train ALGORITHM --help         all flags of an algorithm
-  recollect compare --help                 all flags of a comparison
-  recollect theory EXPERIMENT --help       all flags of an experiment
-  recollect --version
-
-algorithms:    {", ".join(ALGORITHMS)}
-environments:  {", ".join(ENVIRONMENTS)} (compiled)
-               any name that Gymnasium knows, for example Hopper-v5, or MODULE:NAME for one that MODULE registers
-               NAME.npz, a finite MDP of your own as arrays (transitions, rewards, initial, discount)
-experiments:   {", ".join(EXPERIMENTS)}
-
-Each run writes a folder below runs/ with its settings (settings.json), curves.csv and learning_curves.png.
-
-Settings tuned for an algorithm and an environment are used where there are any, unless --no-preset is given.
-
-examples:
-  recollect train rtrpo CartPole-v1 --target-return 475 --environment-steps 50000
-  recollect train rppo InvertedPendulum-v5 --environment-steps 40000 --policy.head squashed
-  recollect train rtrpo Hopper-v5 --environment-steps 200000
-  recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --no-preset
-  recollect theory normality --cases 5 1 5 10 --iterations 50000
-  recollect train rnpg LQC --samples 5 --advantages.estimator exact --learning-rate 1 --decay 0.9 --objective-scale
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,113 +74,20 @@ class Comparison:
     """Names of algorithms."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    matplotlib.use("agg")
-    try:
-        return _dispatch(words)
-    except (ValueError, OSError, EnvironmentFailure) as error:
-        print(f"recollect: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("recollect: interrupted", file=sys.stderr)
-        return 130
-
-
-def _dispatch(words: list[str]) -> int:
-    command, *rest = words or ["--help"]
-    if command in ("--help", "-h"):
-        print(HELP, end="")
-        return 0
-    if command == "--version":
-        print(f"recollect {recollect.__version__}")
-        return 0
-    check_name("command", command, ("train", "compare", "theory", "paper"))
-    if command == "compare":
-        return _compare(rest, words)
-    if command == "paper":
-        return _paper(rest)
-    if not rest or rest[0] in ("--help", "-h"):
-        print(HELP, end="")
-        return 0 if rest else 2
-    name, *flags = rest
-    if command == "theory":
-        check_name("experiment", name, EXPERIMENTS)
-        return _theory(name, flags, words)
-    check_name("algorithm", name, ALGORITHMS)
-    (chosen, _) = _parse(_training(name, flags), flags, f"recollect train {name}")
+def train_one(name: str, flags: list[str], words: list[str]) -> int:
+    """`recollect train NAME`."""
+    chosen, _ = parse(_training(name, flags), flags, f"recollect train {name}")
     return _execute({name: chosen}, chosen.env, chosen.run, words)
 
 
-def _paper(flags: list[str]) -> int:
-    positional = Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="FIGURE", help="fig1 … fig9, trpo, trpo-pendulum, step, why; all if none."),
-    ]
-    kind = dataclasses.make_dataclass(
-        "PaperCommand",
-        [
-            ("figures", positional, ()),
-            *[(field.name, field.type, field.default) for field in dataclasses.fields(Paper) if field.name != "figures"],
-            ("out", Annotated[Path, tyro.conf.arg(help="Folder for pictures, tables and README.md with the answers.")], Path("runs/paper")),
-        ],
-        frozen=True,
-    )
-    kind.__doc__ = Paper.__doc__
-    chosen, _ = _parse(kind, flags, "recollect paper")
-    settings = {field.name: getattr(chosen, field.name) for field in dataclasses.fields(Paper)}
-    paper = Paper(**{**settings, "figures": chosen.figures or Paper.figures})
-    if paper.quick:
-        compile_quickly()
-    use_compilation_cache()
-    answers = paper.run(chosen.out)
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for claim in answers:
-        console.print(f"[bold]{claim.verdict}[/bold]: “{claim.sentence}” ({claim.figure})")
-        for measured in claim.measured:
-            console.print(f"    {measured}", highlight=False, markup=False)
-    console.print(f"wrote {paper.place(chosen.out)}/README.md and the figures beside it", highlight=False, soft_wrap=True)
-    return 0
-
-
-def _theory(name: str, flags: list[str], words: list[str]) -> int:
-    experiment = EXPERIMENTS[name]
-    kind = dataclasses.make_dataclass(
-        "Theory",
-        [
-            ("experiment", Annotated[experiment, tyro.conf.arg(name="")], dataclasses.field(default_factory=experiment)),
-            ("out", Annotated[Path | None, tyro.conf.arg(help="Folder for the results; a new one below runs/ if not given.")], None),
-            ("json", Annotated[bool, tyro.conf.arg(help="Print the table as one JSON list in the last line.")], False),
-        ],
-        frozen=True,
-    )
-    kind.__doc__ = experiment.__doc__
-    chosen, _ = _parse(kind, flags, f"recollect theory {name}")
-    folder = chosen.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-theory-{name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    about = dict(command=["recollect", *words], version=recollect.__version__, jax=jax.__version__)
-    write_settings(folder / "settings.json", {**about, name: chosen.experiment})
-    use_compilation_cache()
-    findings = chosen.experiment.run()
-    written = findings.write(folder)
-    console = Console(stderr=chosen.json, width=None if sys.stdout.isatty() else 160)
-    console.print(findings.table())
-    console.print(findings.verdict, highlight=False)
-    console.print(f"wrote {folder}/{', '.join(path.name for path in written)}, settings.json", highlight=False, soft_wrap=True)
-    if chosen.json:
-        print(to_json(findings.rows))
-    return 0
-
-
-def _compare(flags: list[str], words: list[str]) -> int:
-    comparison, unknown = _parse(Comparison, flags, "recollect compare", strict=False)
+def compare(flags: list[str], words: list[str]) -> int:
+    """`recollect compare`."""
+    comparison, unknown = parse(Comparison, flags, "recollect compare", strict=False)
     trainings, known = {}, set()
     for name in comparison.algorithms:
         check_name("algorithms", name, ALGORITHMS)
         kind = _training(name, flags)
-        chosen, foreign = _parse(kind, [comparison.env, *unknown], "recollect compare", strict=False)
+        chosen, foreign = parse(kind, [comparison.env, *unknown], "recollect compare", strict=False)
         known |= {word for word in unknown if word not in foreign}
         if ALGORITHMS[name]().window == 1:
             vanilla = {field: 1 for field in ("window", "fisher_window") if hasattr(chosen.algorithm, field)}
@@ -245,23 +118,16 @@ def _training(name: str, flags: list[str]):
     return kind
 
 
-def _parse(kind, words: list[str], program: str, strict: bool = True):
-    """The flags as an object of `kind`, and (unless `strict`) those that it does not know."""
-    with warnings.catch_warnings():
-        # Modules as defaults are frozen, which tyro cannot see.
-        warnings.filterwarnings("ignore", message="Mutable type", category=UserWarning)
-        if strict:
-            return tyro.cli(kind, args=words, prog=program), []
-        return tyro.cli(kind, args=words, prog=program, return_unknown_args=True)
-
-
 def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str]) -> int:
     env, algorithms = _environment(env_name, {name: training.algorithm for name, training in trainings.items()}, run)
     collectors = {name: _collector(run, training.collector) for name, training in trainings.items()}
     policies = {name: training.policy for name, training in trainings.items()}
-    folder = run.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{'-'.join(algorithms)}-{Path(env_name).name}"
+    # MODULE:NAME is the name of an environment, but not of a folder on Windows.
+    called = "-".join([*algorithms, Path(env_name).name.replace(":", "-")])
+    folder = run.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{called}"
     folder.mkdir(parents=True, exist_ok=True)
-    settings = dict(command=["recollect", *words], version=recollect.__version__, jax=jax.__version__, env=env, run=run)
+    about = dict(command=["recollect", *words], version=__version__, jax=jax.__version__)
+    settings = dict(**about, env=env, run=run)
     write_settings(folder / "settings.json", {**settings, "collectors": collectors, "policies": policies, "algorithms": algorithms})
 
     limitless = run.iterations is None and run.environment_steps is None
@@ -291,9 +157,9 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
     learning_curves(folder / "learning_curves.png", {name.upper(): run.curves["return_mean"] for name, run in runs.items()}, title)
 
     summaries = {name: summarise(training) for name, training in runs.items()}
-    console = Console(stderr=run.json, width=None if sys.stdout.isatty() else 120)
-    console.print(table(summaries))
-    console.print(f"wrote {folder}/learning_curves.png, curves.csv, settings.json", highlight=False, soft_wrap=True)
+    out = console(width=120, stderr=run.json)
+    out.print(table(summaries))
+    out.print(f"wrote {folder}/learning_curves.png, curves.csv, settings.json", soft_wrap=True)
     if run.json:
         print(to_json(summaries))
     if stopped is not None:
@@ -332,7 +198,3 @@ def _collector(run: Run, preset: AbstractCollector) -> AbstractCollector:
         usual = preset if isinstance(preset, Steps) else Steps()
         return Steps(run.copies or usual.copies, run.steps or usual.steps)
     return preset
-
-
-if __name__ == "__main__":
-    sys.exit(main())

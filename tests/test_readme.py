@@ -1,0 +1,90 @@
+"""What README promises: its snippets run as printed, and make needs no more than it says."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SNIPPETS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+SMALLER = {
+    r"\bseeds=\d+": "seeds=1",
+    r"\biterations=\d+": "iterations=1",
+    r"\benvironment_steps=[\d_]+": "environment_steps=1",
+    r"\bsteps=128": "steps=8",
+    r"\bcopies=4": "copies=1",
+}
+
+
+def test_readme_has_snippets():
+    assert len(SNIPPETS) == 3
+    for size in SMALLER:
+        assert re.search(size, "".join(SNIPPETS)), size
+
+
+@pytest.mark.parametrize("index", range(len(SNIPPETS)))
+def test_a_snippet_runs_as_a_script(index, tmp_path):
+    snippet = SNIPPETS[index]
+    for size, smaller in SMALLER.items():
+        snippet = re.sub(size, smaller, snippet)
+    script = tmp_path / "script.py"
+    script.write_text(snippet)
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+MAKE = shutil.which("make")
+RUNS = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+BROKEN = "#!/bin/sh\necho no such version >&2\nexit 127\n"
+OLD = '#!/bin/sh\ncase "$2" in *version_info*) exit 1;; esac\n'
+NO_VENV = '#!/bin/sh\ncase "$2" in *venv*) exit 1;; esac\n'
+
+
+def made(folder, pythons, *words):
+    """What `make install` would run where these commands are all there is."""
+    (folder / "bin").mkdir()
+    for name, script in pythons.items():
+        (folder / "bin" / name).write_text(script)
+        (folder / "bin" / name).chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHON"}
+    return subprocess.run(
+        [MAKE, *words],
+        cwd=folder,
+        env={**environment, "PATH": str(folder / "bin")},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(MAKE is None, reason="there is no make")
+@pytest.mark.parametrize(
+    ("pythons", "words", "chosen"),
+    [
+        ({"python3.11": RUNS, "python3.12": RUNS, "python3": RUNS}, (), "python3.11"),
+        ({"python3.11": BROKEN, "python3.12": RUNS, "python3": RUNS}, (), "python3.12"),
+        ({"python3.11": BROKEN, "python3.12": NO_VENV, "python3.13": RUNS}, (), "python3.13"),
+        ({"python3": RUNS}, (), "python3"),
+        ({"python3.11": RUNS}, ("PYTHON=mine",), "mine"),
+    ],
+)
+def test_make_takes_the_first_python_that_will_do(tmp_path, pythons, words, chosen):
+    result = made(tmp_path, pythons, "--dry-run", "install", *words)
+    assert result.returncode == 0, result.stderr
+    assert f"{chosen} -m venv .venv\n" in result.stdout
+
+
+@pytest.mark.skipif(MAKE is None, reason="there is no make")
+@pytest.mark.parametrize("pythons", [{}, {"python3": OLD}, {"python3.11": BROKEN}])
+def test_make_without_python_is_one_sentence(tmp_path, pythons):
+    result = made(tmp_path, pythons, "install")
+    assert result.returncode != 0
+    first, *rest = result.stderr.splitlines()
+    assert first.startswith("recollect needs Python 3.11 or later with venv; ")
+    assert all("make: ***" in line for line in rest)
+    assert not (tmp_path / ".venv").exists()
