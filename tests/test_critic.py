@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import computed
+from helpers import ENV, batch_of, computed, random_policy, update
 
+from recollect.advantages import Advantages
+from recollect.algorithms import RPG
 from recollect.critic import Critic, Units, _in_units
 from recollect.minibatches import sweep
 
@@ -106,3 +108,33 @@ def fitted(critic):
 def test_every_field_changes_the_fit(field, value):
     base = Critic(widths=(6,), epochs=2, minibatch=32)
     assert np.abs(fitted(base) - fitted(dataclasses.replace(base, **{field: value}))).max() > 1e-6
+
+
+def test_advantages_are_taken_before_the_critic_sees_their_batch():
+    """How eagerly the critic is fitted must not matter to the update that the fit follows."""
+    policy = random_policy(KEY)
+    batch = batch_of(KEY, policy, ENV)
+    found = {}
+    for epochs in (1, 60):
+        critic = Critic(widths=(8,), epochs=epochs, minibatch=16, learning_rate=0.01)
+        algorithm = RPG(window=2, advantages=Advantages("return", "critic"), critic=critic)
+        state = algorithm.init(policy, batch, KEY)
+        found[epochs] = update(algorithm, state, batch, KEY)
+    (lazy, lazy_info), (eager, eager_info) = found[1], found[60]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), lazy.policy, eager.policy)
+    np.testing.assert_allclose(eager_info.gradient_norm, lazy_info.gradient_norm, rtol=1e-5)
+    # The critic that had seen nothing explains nothing, and the fitted one much.
+    assert abs(eager_info.explained_variance) < 0.05
+    targets = computed(lambda s: s.critic(batch.observations), eager)
+    assert np.ptp(targets[np.asarray(batch.mask)]) > 1
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    """Three rows at a time, in four epochs: minibatches must not be the same sets again."""
+    visit = lambda carry, rows, real: ((carry[0].at[carry[1]].set(jnp.where(real, rows, -1)), carry[1] + 1), jnp.array(True))
+    seen, count = computed(lambda: sweep(KEY, jnp.ones(12, bool), 4, 3, visit, (jnp.zeros((16, 3), int), jnp.array(0))))
+    assert count == 16
+    epochs = seen.reshape(4, 12)
+    np.testing.assert_array_equal(np.sort(epochs, axis=1), np.broadcast_to(np.arange(12), (4, 12)))
+    assert len(np.unique(epochs, axis=0)) == 4
+    assert not (epochs == np.arange(12)).all(1).any()

@@ -1,0 +1,204 @@
+"""Which KL divergence bounds an update, and over which states: policies of one parameter, where every number can be told."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import computed, update
+from jaxtyping import Array, Float
+
+from recollect.advantages import Advantages
+from recollect.algorithms import PPO, RTRPO, TRPO
+from recollect.history import History
+from recollect.policies import AbstractPolicy
+from recollect.recall import recall
+from recollect.solve import Solution
+from recollect.trust_region import backtrack, length_to_radius
+from recollect.types import Batch
+from recollect.weights import Weights
+
+KEY = jax.random.key(0)
+PLAIN = Advantages(baseline="none")
+
+
+class Spread(AbstractPolicy):
+    """a ~ N(0, exp(θ)²) whatever is observed. KL is far from symmetric where the spread shrinks by much."""
+
+    log_std: Float[Array, ""]
+
+    def sample(self, key, observation):
+        return jnp.exp(self.log_std) * jax.random.normal(key)
+
+    def log_prob(self, observation, action):
+        return jax.scipy.stats.norm.logpdf(action, 0, jnp.exp(self.log_std))
+
+    def mode(self, observation):
+        return jnp.zeros(())
+
+    def entropy(self, observation):
+        return self.log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e)
+
+    def kl(self, other, observation):
+        return other.log_std - self.log_std + 0.5 * (jnp.exp(2 * (self.log_std - other.log_std)) - 1)
+
+
+class Slope(AbstractPolicy):
+    """a ~ N(θ s, 1), so that a step of Δ has KL ½ (Δ s)² at s: none where nothing is observed."""
+
+    slope: Float[Array, ""]
+
+    def sample(self, key, observation):
+        return self.mode(observation) + jax.random.normal(key)
+
+    def log_prob(self, observation, action):
+        return jax.scipy.stats.norm.logpdf(action - self.mode(observation))
+
+    def mode(self, observation):
+        return self.slope * observation[0]
+
+    def entropy(self, observation):
+        return 0.5 * jnp.log(2 * jnp.pi * jnp.e) + 0 * self.slope
+
+    def kl(self, other, observation):
+        return 0.5 * (self.mode(observation) - other.mode(observation)) ** 2
+
+
+def batch_from(policy, observations, actions, rewards, mask=None) -> Batch:
+    """Episodes that last as long as the mask says."""
+    observations, actions, rewards = (jnp.asarray(x, jnp.float32) for x in (observations, actions, rewards))
+    mask = jnp.ones(rewards.shape, bool) if mask is None else jnp.asarray(mask)
+    return Batch(
+        observations=observations[..., None],
+        actions=actions,
+        log_probs=jax.vmap(jax.vmap(policy.log_prob))(observations[..., None], actions),
+        rewards=rewards,
+        next_observations=observations[..., None],
+        terminated=jnp.ones(rewards.shape, bool),
+        truncated=jnp.zeros(rewards.shape, bool),
+        times=jnp.zeros(rewards.shape, jnp.int32),
+        mask=mask,
+    )
+
+
+def narrowing(policy: Spread) -> Batch:
+    """Small actions pay: the spread should shrink."""
+    actions = np.random.default_rng(0).normal(size=(400, 1))
+    return batch_from(policy, np.zeros((400, 1)), actions, 1 - actions**2)
+
+
+def after_updates(algorithm, policy, *batches):
+    state = algorithm.init(policy, batches[0], KEY)
+    info = None
+    for batch in batches:
+        state, info = update(algorithm, state, batch, KEY)
+    assert info is not None
+    return state, info
+
+
+def test_the_line_search_bounds_the_divergence_from_the_old_policy():
+    start, radius = Spread(jnp.array(0.0)), 1.0
+    algorithm = TRPO(advantages=PLAIN, target_kl=radius, shrink=0.97, backtracks=100)
+    state, info = after_updates(algorithm, start, narrowing(start))
+    assert int(info.refused) == 0
+    assert state.policy.log_std < -0.5
+    forward, backward = start.kl(state.policy, jnp.zeros(1)), state.policy.kl(start, jnp.zeros(1))
+    np.testing.assert_allclose(info.kl, forward, rtol=1e-5)
+    # The step ends where KL(old ‖ new) meets the radius; KL(new ‖ old) is still far below it there.
+    assert 0.9 * radius < forward <= radius
+    assert backward < 0.6 * radius
+
+
+def test_ppo_stops_by_the_divergence_from_the_old_policy():
+    start, target = Spread(jnp.array(0.0)), 0.5
+    small = dict(optimizer="sgd", learning_rate=1.0, max_gradient_norm=0.01, minibatch=400, clip=float("inf"))
+    state, info = after_updates(PPO(advantages=PLAIN, target_kl=target, epochs=200, **small), start, narrowing(start))
+    forward, backward = start.kl(state.policy, jnp.zeros(1)), state.policy.kl(start, jnp.zeros(1))
+    assert 10 < info.gradient_steps < 200
+    # The update ends with the first step beyond the target.
+    assert target < forward < 1.1 * target
+    assert backward < 0.7 * target
+
+
+EPISODES, LONG = 9, 20
+
+
+def seen_and_unseen(policy: Slope, first: int) -> Batch:
+    """Each step observes 1 up to time `first` and 0 later; actions above the mean pay."""
+    shape = (EPISODES, LONG)
+    observations = np.broadcast_to(np.arange(LONG) < first, shape)
+    actions = np.random.default_rng(1).normal(size=shape)
+    return batch_from(policy, observations, actions, actions)
+
+
+def test_a_step_must_pass_on_the_newest_states_by_themselves():
+    """Nine newest states with a KL of k among 180 old ones without any: the mean over the window is k / 21."""
+    start, radius = Slope(jnp.array(0.0)), 0.01
+    old = seen_and_unseen(start, 0)
+    newest = eqx.tree_at(lambda b: b.mask, seen_and_unseen(start, 1), old.mask & (jnp.arange(LONG) == 0))
+    algorithm = RTRPO(window=2, advantages=PLAIN, target_kl=radius, shrink=0.97, backtracks=200)
+    state = algorithm.init(start, old, KEY)
+    # The old batch is put there by hand: it has no signal, so that an update with it would be refused.
+    state = eqx.tree_at(lambda s: s.history, state, state.history.push(old)[0])
+    moved, info = update(algorithm, state, newest, KEY)
+    assert int(info.refused) == 0
+    np.testing.assert_allclose(info.kl, 0.5 * moved.policy.slope**2, rtol=1e-4)
+    assert 0.9 * radius < info.kl <= radius
+
+
+def test_the_mean_divergence_stays_inside_by_three_standard_errors_between_trajectories():
+    """Half of ten one-step episodes observe nothing: with a KL of k at the others the mean is k / 2, its error k / 6."""
+    start, radius = Slope(jnp.array(0.0)), 0.01
+    observations = np.arange(10)[:, None] < 5
+    actions = np.random.default_rng(1).normal(size=(10, 1))
+    batch = batch_from(start, observations, actions, actions)
+    _, info = after_updates(TRPO(advantages=PLAIN, target_kl=radius, shrink=0.97, backtracks=200), start, batch)
+    assert int(info.refused) == 0
+    assert 0.9 * radius < 2 * info.kl <= radius
+
+
+def test_standard_errors_are_taken_between_trajectories():
+    draw = np.random.default_rng(0)
+    policy = Slope(jnp.array(0.3))
+    lengths = np.array([[6, 2, 4, 5], [3, 6, 1, 6]])
+    masks = np.arange(6) < lengths[..., None]
+    # Values that differ between trajectories and hardly within them, so that rows are anything but independent.
+    values = (3 * draw.normal(size=(2, 4, 1)) + 0.1 * draw.normal(size=(2, 4, 6))).astype(np.float32)
+
+    def look(values):
+        history = History.empty(batch_from(policy, values[0], values[0], values[0]), 2)
+        for age in (1, 0):
+            history, _ = history.push(batch_from(policy, values[age], values[age], values[age], masks[age]))
+        recalled = recall(history, policy, Weights())
+        rows = recalled.packing.rows(values)
+        return [recalled.average(rows, window) for window in (1, 2)]
+
+    for window, (mean, error) in zip((1, 2), computed(look, values), strict=True):
+        mask, some = masks[:window], values[:window].astype(float)
+        expected = some[mask].mean()
+        sums = np.where(mask, some - expected, 0).sum(-1).ravel()
+        count = len(sums)
+        np.testing.assert_allclose(mean, expected, rtol=1e-4)
+        np.testing.assert_allclose(error, np.sqrt(count / (count - 1) * (sums**2).sum()) / mask.sum(), rtol=1e-4)
+        alone = some[mask].std(ddof=1) / np.sqrt(mask.sum())
+        assert error > 1.3 * alone
+
+
+def test_the_first_length_reaches_the_radius_and_backtracking_counts_right():
+    direction, matrix = np.array([1.0, -2.0], np.float32), np.diag([3.0, 0.5]).astype(np.float32)
+    solution = Solution(jnp.asarray(direction), jnp.asarray(matrix @ direction), jnp.zeros(()), jnp.zeros((), jnp.int32))
+    length = float(length_to_radius(solution, 0.02))
+    np.testing.assert_allclose(0.5 * length**2 * direction @ matrix @ direction, 0.02, rtol=1e-5)
+    for limit, (expected, backtracks, found) in {1.0: (1, 0, True), 0.3: (0.25, 2, True), 0.1: (0.125, 3, False)}.items():
+        search = backtrack(lambda length, limit=limit: length <= limit, jnp.array(1.0), 0.5, 3)
+        assert (float(search.length), int(search.backtracks), bool(search.found)) == (expected, backtracks, found)
+
+
+@pytest.mark.parametrize("entropy", [0.0, 0.5])
+def test_the_entropy_bonus_raises_the_entropy(entropy):
+    """Without rewards the bonus is all that there is: its slope by log σ is its weight, exactly."""
+    start = Spread(jnp.array(0.0))
+    batch = eqx.tree_at(lambda b: b.rewards, narrowing(start), jnp.zeros((400, 1)))
+    one = dict(optimizer="sgd", learning_rate=0.1, epochs=1, minibatch=400, max_gradient_norm=float("inf"))
+    state, _ = after_updates(PPO(advantages=PLAIN, entropy=entropy, **one), start, batch)
+    np.testing.assert_allclose(state.policy.log_std, 0.1 * entropy, atol=1e-6)
