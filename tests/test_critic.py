@@ -138,3 +138,11 @@ def test_every_epoch_has_an_order_of_its_own():
     np.testing.assert_array_equal(np.sort(epochs, axis=1), np.broadcast_to(np.arange(12), (4, 12)))
     assert len(np.unique(epochs, axis=0)) == 4
     assert not (epochs == np.arange(12)).all(1).any()
+
+
+def test_statistics_count_every_batch_once():
+    """A window shows the same observations again and again; only its newest batch is new."""
+    values = refitted(Critic(widths=(4,), epochs=1), 3)
+    newest = OBSERVATIONS[0][MASK[0]]
+    assert float(values.normaliser.seen) == 3 * len(newest)
+    np.testing.assert_allclose(values.normaliser.units.mean, newest.mean(0), rtol=1e-3, atol=1e-2)

@@ -287,3 +287,16 @@ def test_questions_without_an_answer_are_refused():
         moments(ENV, best(), BATCH, DAMPING, replications=2)
     with pytest.raises(ValueError, match=r"damping=0\.0"):
         moments(ENV, best(), BATCH, 0.0)
+
+
+def test_covariance_away_from_the_optimum_is_about_the_mean():
+    θ, unflatten = flatten(best())
+    policy = unflatten(θ + 1.0)
+    score = jax.grad(lambda policy, state, action: policy.log_prob(state, action))
+    scores = jax.jit(jax.vmap(jax.vmap(score, (None, None, 0)), (None, 0, None)))(policy, jnp.eye(4), jnp.arange(2)).weights
+    probability = np.asarray(ENV.occupancy(policy)[:, None] * ENV.probabilities(policy), float).ravel()
+    each = np.asarray(ENV.advantages(policy)[..., None] * scores, float).reshape(8, 2) / (1 - ENV.discount)
+    found, expected = moments(ENV, policy, 1, DAMPING), np.cov(each.T, aweights=probability, ddof=0)
+    np.testing.assert_allclose(found.gradient_covariance, expected, rtol=1e-3)
+    np.testing.assert_allclose(found.gradient, probability @ each, rtol=1e-3)
+    assert np.linalg.norm(found.gradient) ** 2 > 0.005 * np.trace(expected)

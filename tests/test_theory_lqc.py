@@ -17,7 +17,7 @@ from recollect.envs import LQC, chain
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
 from recollect.random import fusing_key, normal
 from recollect.theory import lqc
-from recollect.theory.normality import Normality, anderson_darling, row, variance_interval
+from recollect.theory.normality import Normality, anderson_darling, mean_interval, row, variance_interval
 from recollect.theory.replicate import Case, replicate
 from recollect.theory.reuse import Fisher, Rate
 
@@ -175,3 +175,15 @@ def test_rate_and_fisher_report_one_row_for_each_case():
 def test_impossible_settings_are_explained(make, says):
     with pytest.raises(ValueError, match=re.escape(says)):
         make()
+
+
+def test_intervals_of_variance_and_mean_cover_as_often_as_they_say():
+    draws = 1 + 2 * np.random.default_rng(0).standard_normal((2000, 12))
+    for interval, exact, level in (
+        (variance_interval, 4, 0.95),
+        (lambda values: variance_interval(values, 0.5), 4, 0.5),
+        (mean_interval, 1, 0.95),
+    ):
+        low, high = np.array([interval(values) for values in draws]).T
+        covered = ((low <= exact) & (exact <= high)).mean()
+        assert abs(covered - level) < 4 * np.sqrt(level * (1 - level) / len(draws))

@@ -202,3 +202,50 @@ def test_the_entropy_bonus_raises_the_entropy(entropy):
     one = dict(optimizer="sgd", learning_rate=0.1, epochs=1, minibatch=400, max_gradient_norm=float("inf"))
     state, _ = after_updates(PPO(advantages=PLAIN, entropy=entropy, **one), start, batch)
     np.testing.assert_allclose(state.policy.log_std, 0.1 * entropy, atol=1e-6)
+
+
+def test_a_step_must_pass_on_the_states_of_the_whole_window():
+    """The newest states have no KL at all, and of the old trajectories five of nine: their mean and its error bound the step."""
+    start, radius = Slope(jnp.array(0.0)), 0.01
+    some = np.arange(EPISODES)[:, None] < 5
+    actions = np.random.default_rng(1).normal(size=(EPISODES, LONG))
+    old = batch_from(start, np.broadcast_to(some, actions.shape), actions, actions)
+    newest = eqx.tree_at(lambda b: b.mask, seen_and_unseen(start, 0), old.mask & (jnp.arange(LONG) == 0))
+    algorithm = RTRPO(window=2, advantages=PLAIN, target_kl=radius, shrink=0.97, backtracks=200)
+    state = algorithm.init(start, old, KEY)
+    state = eqx.tree_at(lambda s: s.history, state, state.history.push(old)[0])
+    moved, info = update(algorithm, state, newest, KEY)
+    assert (int(info.refused), float(info.kl)) == (0, 0.0)
+    kl = 0.5 * float(moved.policy.slope) ** 2
+    mean = 5 * LONG * kl / (EPISODES * (LONG + 1))
+    sums = np.concatenate([np.full(EPISODES, -mean), LONG * (kl * some[:, 0] - mean)])
+    error = np.sqrt(18 / 17 * (sums**2).sum()) / (EPISODES * (LONG + 1))
+    assert 0.9 * radius < mean + 3 * error <= radius
+
+
+def test_a_step_must_improve_the_surrogate():
+    """With a radius that bounds nothing, the search goes back to the first length at which Σ A (π/π_n − 1) is positive."""
+    start, shrink = Slope(jnp.array(0.0)), 0.95
+    actions = np.random.default_rng(2).normal(size=(200, 1))
+    rewards = 2 + actions
+    batch = batch_from(start, np.ones((200, 1)), actions, rewards)
+    algorithm = TRPO(advantages=PLAIN, target_kl=5.0, shrink=shrink, backtracks=200)
+    state, info = after_updates(algorithm, start, batch)
+    gain = lambda slope: np.sum(rewards * np.expm1(actions * slope - slope**2 / 2))
+    slope = float(state.policy.slope)
+    assert int(info.refused) == 0
+    assert int(info.backtracks) > 3
+    assert gain(slope) > 0 >= gain(slope / shrink)
+
+
+def test_the_radius_of_the_trust_region_decays():
+    """Where every state has the same KL, each update takes all that its radius δ / n allows."""
+    policy, radius = Slope(jnp.array(0.0)), 0.01
+    algorithm = TRPO(advantages=PLAIN, target_kl=radius, decay=1.0, shrink=0.97, backtracks=50, damping=1e-6)
+    actions = np.random.default_rng(1).normal(size=(100, 1))
+    state = algorithm.init(policy, batch_from(policy, np.ones((100, 1)), actions, actions), KEY)
+    for n in (1, 2, 3):
+        taken = actions + float(state.policy.slope)
+        state, info = update(algorithm, state, batch_from(state.policy, np.ones((100, 1)), taken, actions), KEY)
+        assert int(info.refused) == 0
+        assert 0.7 * radius / n < info.kl <= radius / n
