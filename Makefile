@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: install run test lint benchmark clean
+.PHONY: install run test lint mutants benchmark clean
 
 install: .venv/installed
 
@@ -21,6 +21,9 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+mutants: install
+	$(BIN)/python tests/mutants/run.py
 
 benchmark: install
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,benchmark]'

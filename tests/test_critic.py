@@ -121,7 +121,8 @@ def test_advantages_are_taken_before_the_critic_sees_their_batch():
         state = algorithm.init(policy, batch, KEY)
         found[epochs] = update(algorithm, state, batch, KEY)
     (lazy, lazy_info), (eager, eager_info) = found[1], found[60]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), lazy.policy, eager.policy)
+    same = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5)
+    jax.tree.map(same, lazy.policy, eager.policy)
     np.testing.assert_allclose(eager_info.gradient_norm, lazy_info.gradient_norm, rtol=1e-5)
     # The critic that had seen nothing explains nothing, and the fitted one much.
     assert abs(eager_info.explained_variance) < 0.05
@@ -131,8 +132,13 @@ def test_advantages_are_taken_before_the_critic_sees_their_batch():
 
 def test_every_epoch_has_an_order_of_its_own():
     """Three rows at a time, in four epochs: minibatches must not be the same sets again."""
-    visit = lambda carry, rows, real: ((carry[0].at[carry[1]].set(jnp.where(real, rows, -1)), carry[1] + 1), jnp.array(True))
-    seen, count = computed(lambda: sweep(KEY, jnp.ones(12, bool), 4, 3, visit, (jnp.zeros((16, 3), int), jnp.array(0))))
+
+    def visit(carry, rows, real):
+        seen, count = carry
+        return (seen.at[count].set(jnp.where(real, rows, -1)), count + 1), jnp.array(True)
+
+    start = (jnp.zeros((16, 3), int), jnp.array(0))
+    seen, count = computed(lambda: sweep(KEY, jnp.ones(12, bool), 4, 3, visit, start))
     assert count == 16
     epochs = seen.reshape(4, 12)
     np.testing.assert_array_equal(np.sort(epochs, axis=1), np.broadcast_to(np.arange(12), (4, 12)))

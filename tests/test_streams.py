@@ -1,4 +1,4 @@
-"""From one iteration to the next: which episodes go on, and which random numbers are drawn, compiled and on the host."""
+"""From one iteration to the next: which episodes go on, and which random numbers are drawn."""
 
 import equinox as eqx
 import gymnasium as gym
@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from jaxtyping import Array, Float, Int
 
-from recollect import Architecture, Episodes, Steps, host, train
+from recollect import Episodes, Steps, host, train
 from recollect.advantages import Advantages
 from recollect.algorithms import RNPG, VPG
 from recollect.collect_host import HostCollector
@@ -18,7 +18,6 @@ from recollect.policies import AbstractPolicy, softmax_policy
 
 KEY = jax.random.key(3)
 LENGTH = 7
-LINEAR = Architecture(widths=(), normalise=False)
 
 
 class Clock(AbstractEnv):
@@ -35,7 +34,8 @@ class Clock(AbstractEnv):
         return state.astype(float)[None]
 
     def step(self, key, state, action):
-        return Step(state + 1, self.observe(state + 1), jnp.ones(()), state + 1 == LENGTH, jnp.array(False))
+        after = state + 1
+        return Step(after, self.observe(after), jnp.ones(()), after == LENGTH, jnp.array(False))
 
 
 class HostClock(gym.Env):
@@ -70,12 +70,13 @@ def host_clock():
 
 
 class Logistic(AbstractPolicy):
-    """Goes right with probability σ(θ s). At θ = 0 the square of its score is s²/4, whatever it does."""
+    """Goes right with probability σ(θ s). At θ = 0 its score squared is s²/4, whatever it does."""
 
     slope: Float[Array, ""]
 
     def sample(self, key, observation):
-        return jax.random.bernoulli(key, jax.nn.sigmoid(self.slope * observation[0])).astype(jnp.int32)
+        right = jax.random.bernoulli(key, jax.nn.sigmoid(self.slope * observation[0]))
+        return right.astype(jnp.int32)
 
     def log_prob(self, observation, action):
         return jax.nn.log_sigmoid(jnp.where(action == 1, 1, -1) * self.slope * observation[0])
@@ -84,29 +85,50 @@ class Logistic(AbstractPolicy):
         return (self.slope * observation[0] > 0).astype(jnp.int32)
 
     def entropy(self, observation):
-        return -sum(jnp.exp(self.log_prob(observation, a)) * self.log_prob(observation, a) for a in (0, 1))
+        log_probs = self._log_probs(observation)
+        return -jnp.sum(jnp.exp(log_probs) * log_probs)
 
     def kl(self, other, observation):
-        terms = [jnp.exp(self.log_prob(observation, a)) * (self.log_prob(observation, a) - other.log_prob(observation, a)) for a in (0, 1)]
-        return terms[0] + terms[1]
+        log_probs = self._log_probs(observation)
+        return jnp.sum(jnp.exp(log_probs) * (log_probs - other._log_probs(observation)))
+
+    def _log_probs(self, observation):
+        return jnp.stack([self.log_prob(observation, action) for action in (0, 1)])
 
 
-STILL = dict(learning_rate=1e-9, damping=1e-3, advantages=Advantages(baseline="none"))
+BLIND = Logistic(jnp.array(0.0))
+INDEPENDENT = RNPG(
+    window=1,
+    independent_fisher=True,
+    learning_rate=1e-9,
+    damping=1e-3,
+    advantages=Advantages(baseline="none"),
+)
+"""Hardly moves the policy, and has a second batch for the Fisher matrix."""
+FIELDS = (
+    "observations",
+    "actions",
+    "rewards",
+    "next_observations",
+    "terminated",
+    "truncated",
+    "times",
+)
 
 
 def fisher_of(curves) -> np.ndarray:
     """F̂ of a policy with one parameter, from the lengths of gradient and natural direction."""
-    return curves["gradient_norm"][0] / curves["direction_norm"][0] - STILL["damping"]
+    return curves["gradient_norm"][0] / curves["direction_norm"][0] - INDEPENDENT.damping
 
 
 @pytest.mark.parametrize("engine", ["compiled", "host"])
 def test_steps_go_on_where_the_last_batch_ended(engine, host_clock):
-    """Episodes of seven steps, three steps a batch: one ends in the third iteration and the next in the fifth."""
+    """Seven steps an episode, three a batch: episodes end in the third iteration and the fifth."""
     env = Clock() if engine == "compiled" else host_clock
-    algorithm = RNPG(window=1, independent_fisher=True, **STILL)
-    curves = train(env, algorithm, collector=Steps(1, 3), policy=Logistic(jnp.array(0.0)), iterations=5).curves
-    np.testing.assert_array_equal(curves["return_mean"][0], [np.nan, np.nan, LENGTH, np.nan, LENGTH])
-    # So do those of the independent batch: its Fisher matrix is the mean of t²/4 over the times at which it stands.
+    curves = train(env, INDEPENDENT, collector=Steps(1, 3), policy=BLIND, iterations=5).curves
+    expected = [np.nan, np.nan, LENGTH, np.nan, LENGTH]
+    np.testing.assert_array_equal(curves["return_mean"][0], expected)
+    # The independent batch goes on, too: its Fisher matrix is the mean of t²/4 over its times.
     times = np.arange(15).reshape(5, 3) % LENGTH
     np.testing.assert_allclose(fisher_of(curves), (times**2).mean(1) / 4, rtol=1e-3)
 
@@ -123,9 +145,10 @@ def test_the_host_draws_the_actions_of_the_compiled_engine(collector, host_clock
         found = on_host(stacked, key[None], iteration)
         mask = np.asarray(expected.batch.mask)
         np.testing.assert_array_equal(found.batch.mask[0], mask)
-        for field in ("observations", "actions", "rewards", "next_observations", "terminated", "truncated", "times"):
-            ours, theirs = (np.asarray(getattr(batch, field)) for batch in (found.batch, expected.batch))
-            np.testing.assert_array_equal(ours[0][mask], theirs[mask], err_msg=field)
+        for field in FIELDS:
+            ours = np.asarray(getattr(found.batch, field))[0]
+            theirs = np.asarray(getattr(expected.batch, field))
+            np.testing.assert_array_equal(ours[mask], theirs[mask], err_msg=field)
         assert int(found.environment_steps[0]) == int(expected.environment_steps)
     on_host.close()
 
@@ -151,8 +174,7 @@ def test_every_reset_on_the_host_has_a_seed_of_its_own(collector, host_clock):
 
 
 def test_the_independent_batch_on_the_host_has_seeds_and_actions_of_its_own(host_clock):
-    algorithm = RNPG(window=1, independent_fisher=True, **STILL)
-    train(host_clock, algorithm, collector=Steps(2, 20), policy=Logistic(jnp.array(0.0)), iterations=2)
+    train(host_clock, INDEPENDENT, collector=Steps(2, 20), policy=BLIND, iterations=2)
     copies = HostClock.made
     assert len(copies) == 4
     assert {len(copy.taken) for copy in copies} == {40}
@@ -179,10 +201,10 @@ class Once(AbstractEnv):
 
 
 def test_the_independent_batch_is_another():
-    """From one step the gradient is s/2 and F̂ is s²/4 of a step of its own; had both the same s, F̂ would be the gradient's square."""
-    algorithm = RNPG(window=1, independent_fisher=True, **STILL)
-    curves = train(Once(), algorithm, collector=Steps(1, 1), policy=Logistic(jnp.array(0.0)), iterations=6).curves
-    gradients, fisher = curves["gradient_norm"][0], fisher_of(curves)
+    """The gradient is s/2 and F̂ is s²/4 of another step, and so not the gradient squared."""
+    curves = train(Once(), INDEPENDENT, collector=Steps(1, 1), policy=BLIND, iterations=6).curves
+    gradients = curves["gradient_norm"][0]
+    fisher = fisher_of(curves)
     assert ((gradients > 0.25) & (gradients < 0.5)).all()
     assert (np.abs(fisher - gradients**2) > 1e-3 * fisher).all()
     assert len(np.unique(gradients)) == 6  # and no iteration repeats another
@@ -191,7 +213,9 @@ def test_the_independent_batch_is_another():
 def test_log_probabilities_on_the_host_are_those_of_the_policy_that_acted(host_clock):
     """Then every weight of the newest batch is one, however far a seed's policy has moved."""
     policy = lambda key: softmax_policy(key, 1, 2, (4,))
-    run = train(host_clock, VPG(learning_rate=0.5), collector=Steps(2, 20), policy=policy, seeds=4, iterations=4)
+    algorithm = VPG(learning_rate=0.5)
+    settings = dict(collector=Steps(2, 20), policy=policy, seeds=4, iterations=4)
+    run = train(host_clock, algorithm, **settings)
     np.testing.assert_allclose(run.curves["max_weight"], 1, rtol=1e-4)
     np.testing.assert_allclose(run.curves["ess"], 40, rtol=1e-3)
     assert (run.curves["kl"].max(1) > 1e-3).all()

@@ -17,7 +17,13 @@ from recollect.envs import LQC, chain
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
 from recollect.random import fusing_key, normal
 from recollect.theory import lqc
-from recollect.theory.normality import Normality, anderson_darling, mean_interval, row, variance_interval
+from recollect.theory.normality import (
+    Normality,
+    anderson_darling,
+    mean_interval,
+    row,
+    variance_interval,
+)
 from recollect.theory.replicate import Case, replicate
 from recollect.theory.reuse import Fisher, Rate
 

@@ -224,7 +224,8 @@ def test_recent_returns_are_those_of_the_latest_twenty_episodes():
     curves = train(SHORT, VPG(learning_rate=0.5), seeds=2, iterations=12).curves
     means, recent = curves["return_mean"], curves["recent_return"]
     assert (recent[:, :4] == -np.inf).all()
-    expected = np.stack([means[:, n - 4 : n + 1].mean(1) for n in range(4, 12)], axis=1)  # five batches of four episodes
+    # Twenty episodes are five batches of four.
+    expected = np.stack([means[:, n - 4 : n + 1].mean(1) for n in range(4, 12)], axis=1)
     np.testing.assert_allclose(recent[:, 4:], expected, rtol=1e-5)
     assert means.std() > 0.1
 

@@ -1,21 +1,23 @@
 """Break the library one formula at a time, and see whether the tests notice: `make mutants`.
 
-A row of `table.py` names a function or class by its qualified name, a fragment of its source, what to
-put in its place, and the tests that should then fail. Files are not named: the definition is looked for in all of
-src/recollect, so that moving it changes nothing here. A row whose fragment is no longer there, or
-is there more than once, is *stale* and has to be written anew.
+A row of `table.py` names a function or class by its qualified name, a fragment of its source, what
+to put in its place, and the tests that should then fail. Files are not named: the definition is
+looked for in all of src/recollect, so that moving it changes nothing here. A row whose fragment is
+no longer there, or is there more than once, is *stale* and has to be written anew.
 
-Each mutation is applied in a copy of the sources, never in the working tree. The tests first run on
-a copy without any mutation, where all have to pass; they leave their compiled programs in a cache
-that the mutants read, so that only what a mutation touches is compiled again.
+Sources and tests are copied at the start, and each mutation is applied in a copy of its own: the
+working tree is never touched, and may change meanwhile. The tests first run without any mutation,
+where all have to pass. They leave their compiled programs in a cache that the mutants read, so
+that only what a mutation touches is compiled again.
 
-A mutant counts as caught only if a test failed on one of its own assertions. A mutant that cannot be imported,
-whose tests cannot be collected, that raises some other error or runs out of time is *broken*,
-which is as bad as *survived*: it says nothing about the tests.
+A mutant counts as caught only if a test failed on one of its own assertions. A mutant that cannot
+be imported, whose tests cannot be collected, that raises some other error or runs out of time is
+*broken*, which is as bad as *survived*: it says nothing about the tests.
 """
 
 import argparse
 import ast
+import collections
 import dataclasses
 import functools
 import os
@@ -25,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
+import xml.etree.ElementTree
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,8 +40,10 @@ CACHE = ROOT / "build" / "mutants" / "xla"
 REPORT = Path(__file__).with_name("RESULTS.md")
 SECONDS = 300
 """After which a mutant's tests are stopped."""
+# Checks of shapes and words about what differed are not needed here, and take half of the time.
+OPTIONS = ("--quiet", "--tb=line", "--assert=plain", "-oaddopts=", "-pno:cacheprovider")
 ASSERTIONS = ("AssertionError", "assert ", "Failed:")
-"""How the message of a test begins that failed by what it looked at; `Failed` is pytest's own, as of `raises`."""
+"""How the message begins if a test failed by what it looked at; `Failed` is said of `raises`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Outcome:
 
 @functools.cache
 def definitions() -> dict[str, list[tuple[Path, int, str]]]:
-    """For every qualified name the places where it is defined: file, offset of the definition, its source."""
+    """For every qualified name the places where it is defined: file, offset, source."""
     found: dict[str, list[tuple[Path, int, str]]] = {}
     for path in sorted(SOURCES.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -95,12 +99,13 @@ def place(mutant: Mutant) -> Place | str:
     known = definitions().get(mutant.function, [])
     if not known:
         return f"nothing is called {mutant.function}"
-    having = [(path, start, source) for path, start, source in known if mutant.fragment in source]
+    having = [one for one in known if mutant.fragment in one[2]]
     if len(having) != 1:
-        return f"{len(having)} definitions of {mutant.function} have the fragment {mutant.fragment!r}"
+        return f"{len(having)} of {len(known)} definitions have the fragment {mutant.fragment!r}"
     ((path, start, source),) = having
-    if source.count(mutant.fragment) != 1:
-        return f"{mutant.function} has the fragment {mutant.fragment!r} {source.count(mutant.fragment)} times"
+    times = source.count(mutant.fragment)
+    if times != 1:
+        return f"the fragment {mutant.fragment!r} is there {times} times"
     return Place(path, start + source.index(mutant.fragment))
 
 
@@ -115,21 +120,29 @@ def apply(mutant: Mutant, where: Place, sources: Path) -> None:
     path.write_text(mutated, encoding="utf-8")
 
 
-def run_tests(sources: Path, tests: Sequence[str], *, write_cache: bool, more: Sequence[str] = ()):
-    """Run tests on some sources; the process (None if it took too long), and pytest's report on each test."""
+def snapshot(folder: Path) -> None:
+    """Copy what the tests need."""
+    no_bytecode = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(SOURCES, folder / "src" / "recollect", ignore=no_bytecode)
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=no_bytecode)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+
+
+def run_tests(copy: Path, sources: Path, tests: Sequence[str], *, write_cache=False, more=()):
+    """Run tests on some sources: the process (None if it took too long), a report on each test."""
     report = sources / "report.xml"
     settings = {
         "PYTHONPATH": str(sources),
         "PYTHONDONTWRITEBYTECODE": "1",
         "JAX_COMPILATION_CACHE_DIR": str(CACHE),
-        # A mutant's own programs are of no use to another; without writers, no reader meets half an entry.
+        # A mutant's own programs are of no use to another, and without writers no reader meets
+        # an entry that is half written.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0" if write_cache else "1e9",
     }
-    command = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--tb=line", f"--junitxml={report}", *more, *tests]
     try:
         done = subprocess.run(
-            command,
-            cwd=ROOT,
+            [sys.executable, "-m", "pytest", *OPTIONS, f"--junitxml={report}", *more, *tests],
+            cwd=copy,
             env={**os.environ, **settings},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -139,11 +152,12 @@ def run_tests(sources: Path, tests: Sequence[str], *, write_cache: bool, more: S
         )
     except subprocess.TimeoutExpired:
         return None, []
-    cases = ElementTree.parse(report).getroot().iter("testcase") if report.exists() else ()
-    return done, list(cases)
+    if not report.exists():
+        return done, []
+    return done, list(xml.etree.ElementTree.parse(report).getroot().iter("testcase"))
 
 
-def judge(mutant: Mutant, done: subprocess.CompletedProcess | None, cases) -> tuple[str, str]:
+def judge(done: subprocess.CompletedProcess | None, cases) -> tuple[str, str]:
     """The verdict, and the test or the trouble behind it."""
     if done is None:
         return "broken", f"no answer within {SECONDS} s"
@@ -160,38 +174,28 @@ def judge(mutant: Mutant, done: subprocess.CompletedProcess | None, cases) -> tu
     return "broken", last
 
 
-def try_mutant(mutant: Mutant) -> Outcome:
+def try_mutant(copy: Path, mutant: Mutant, where: Place | str) -> Outcome:
     """Apply one mutation to a copy of the sources and run its tests."""
-    where = place(mutant)
     if isinstance(where, str):
         return Outcome(mutant, "stale", where)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="recollect-mutant-") as folder:
         sources = Path(folder)
-        copy_sources(sources)
+        shutil.copytree(copy / "src", sources, dirs_exist_ok=True)
         apply(mutant, where, sources)
-        done, cases = run_tests(sources, mutant.tests, write_cache=False, more=["--exitfirst"])
-    return Outcome(mutant, *judge(mutant, done, cases), time.perf_counter() - began)
+        done, cases = run_tests(copy, sources, mutant.tests, more=["--exitfirst"])
+    return Outcome(mutant, *judge(done, cases), time.perf_counter() - began)
 
 
-def copy_sources(folder: Path) -> None:
-    shutil.copytree(SOURCES, folder / "recollect", ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def baseline(mutants: Sequence[Mutant], processes: int) -> bool:
+def baseline(copy: Path, mutants: Sequence[Mutant], processes: int) -> bool:
     """Whether all tests that rows name pass on the sources as they are."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="recollect-mutant-") as folder:
-        sources = Path(folder)
-        copy_sources(sources)
-        imported = [sys.executable, "-c", "import recollect; print(recollect.__file__)"]
-        found = subprocess.run(imported, env={**os.environ, "PYTHONPATH": folder}, cwd=ROOT, capture_output=True, text=True)
-        if not found.stdout.startswith(str(sources)):
-            print(f"The tests would import {found.stdout.strip() or found.stderr.strip()} instead of a copy.")
-            return False
-        workers = ["--numprocesses", str(processes), "--dist", "worksteal"] if processes > 1 else []
-        done, cases = run_tests(sources, tests, write_cache=True, more=workers)
+    if not imported_from(copy / "src"):
+        print("The tests would not import the copy of the sources.")
+        return False
+    workers = ["--dist=worksteal", f"--numprocesses={processes}"]
+    done, cases = run_tests(copy, copy / "src", tests, write_cache=True, more=workers)
     assert done is not None
     if done.returncode != 0 or not cases:
         print(done.stdout)
@@ -200,15 +204,25 @@ def baseline(mutants: Sequence[Mutant], processes: int) -> bool:
     return True
 
 
+def imported_from(sources: Path) -> bool:
+    """Whether Python finds the library in the copy rather than where it is installed."""
+    command = [sys.executable, "-c", "import recollect; print(recollect.__file__)"]
+    settings = {**os.environ, "PYTHONPATH": str(sources)}
+    found = subprocess.run(command, env=settings, cwd=sources, capture_output=True, text=True)
+    return found.stdout.startswith(str(sources))
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Break the library one formula at a time, and see whether the tests notice.")
-    parser.add_argument("only", nargs="*", help="rows whose name or function holds one of these words; all without")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("only", nargs="*", help="rows that hold one of these words; all without")
     parser.add_argument("--processes", type=int, default=2, help="mutants at a time")
     parser.add_argument("--check", action="store_true", help="only say which rows are stale")
     arguments = parser.parse_args()
     words = [word.lower() for word in arguments.only]
-    chosen = [row for row in MUTANTS if not words or any(word in f"{row.name} {row.function}".lower() for word in words)]
-    stale = [Outcome(row, "stale", where) for row in chosen if isinstance(where := place(row), str)]
+    holds = lambda row: any(word in f"{row.name} {row.function}".lower() for word in words)
+    chosen = [row for row in MUTANTS if not words or holds(row)]
+    places = [(row, place(row)) for row in chosen]
+    stale = [Outcome(row, "stale", where) for row, where in places if isinstance(where, str)]
     if arguments.check or not chosen:
         for outcome in stale:
             print(line(outcome))
@@ -216,43 +230,59 @@ def main() -> int:
         return int(bool(stale) or not chosen)
 
     began = time.perf_counter()
-    if not baseline(chosen, arguments.processes):
-        return 1
-    print(f"{len(chosen)} mutants; their tests pass without them ({time.perf_counter() - began:.0f} s).", flush=True)
     outcomes = []
-    with ThreadPoolExecutor(arguments.processes) as pool:
-        for outcome in pool.map(try_mutant, chosen):
-            outcomes.append(outcome)
-            print(line(outcome), flush=True)
+    with tempfile.TemporaryDirectory(prefix="recollect-mutants-") as folder:
+        copy = Path(folder)
+        snapshot(copy)
+        if not baseline(copy, chosen, arguments.processes):
+            return 1
+        seconds = time.perf_counter() - began
+        print(f"{len(chosen)} mutants; the tests pass without them ({seconds:.0f} s).", flush=True)
+        with ThreadPoolExecutor(arguments.processes) as pool:
+            for outcome in pool.map(lambda one: try_mutant(copy, *one), places):
+                outcomes.append(outcome)
+                print(line(outcome), flush=True)
     bad = [outcome for outcome in outcomes if not outcome.good]
     minutes = (time.perf_counter() - began) / 60
-    counts = {verdict: sum(o.verdict == verdict for o in outcomes) for verdict in ("caught", "survived", "broken", "stale")}
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    print(f"{summary}; {minutes:.1f} minutes. {'All as it should be.' if not bad else f'{len(bad)} to be mended.'}")
+    counts = collections.Counter(outcome.verdict for outcome in outcomes)
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    print(f"{summary}; {len(bad)} to be mended; {minutes:.1f} minutes.")
     if not words:
         REPORT.write_text(page(outcomes, summary, minutes), encoding="utf-8")
     return int(bool(bad))
 
 
 def line(outcome: Outcome) -> str:
-    detail = outcome.detail if outcome.verdict != "survived" else outcome.mutant.harmless or "nothing saw it"
+    """What is printed of a mutant; a mark in front where something is to be mended."""
+    mutant = outcome.mutant
     mark = " " if outcome.good else "!"
-    return f"{mark} {outcome.verdict:8} {outcome.seconds:5.1f} s  {outcome.mutant.name} ({outcome.mutant.function}): {detail}"
+    place = f"{mutant.name} ({mutant.function})"
+    return f"{mark} {outcome.verdict:8} {outcome.seconds:5.1f} s  {place}: {_reason(outcome)}"
 
 
 def page(outcomes: Sequence[Outcome], summary: str, minutes: float) -> str:
     """The committed result."""
+    version = platform.python_version()
+    head = (
+        "# What the tests notice\n\n"
+        "Written by `make mutants`, which breaks the library one formula at a time (`table.py`)\n"
+        "and runs the tests that should see it.\n\n"
+        f"{len(outcomes)} mutations: {summary}. "
+        f"It took {minutes:.0f} minutes on {os.cpu_count()} cores with Python {version}.\n\n"
+    )
     rows = ["| mutation | in | verdict | by, or why |", "|---|---|---|---|"]
     for outcome in outcomes:
         mutant = outcome.mutant
-        detail = mutant.harmless if outcome.verdict == "survived" and mutant.harmless else f"`{outcome.detail}`"
-        rows.append(f"| {mutant.name} | `{mutant.function}` | {outcome.verdict} | {detail} |")
-    head = (
-        "# What the tests notice\n\n"
-        "Written by `make mutants`, which breaks the library one formula at a time (`table.py`) and runs the tests that should see it.\n\n"
-        f"{len(outcomes)} mutations: {summary}. It took {minutes:.0f} minutes on {os.cpu_count()} cores (Python {platform.python_version()}).\n"
-    )
-    return head + "\n" + "\n".join(rows) + "\n"
+        cells = (mutant.name, f"`{mutant.function}`", outcome.verdict, _reason(outcome))
+        rows.append(f"| {' | '.join(cells)} |")
+    return head + "\n".join(rows) + "\n"
+
+
+def _reason(outcome: Outcome) -> str:
+    """The test that saw a mutant, what went wrong with it, or why nothing could see it."""
+    if outcome.verdict == "survived":
+        return outcome.mutant.harmless or "nothing saw it"
+    return f"`{outcome.detail}`" if outcome.verdict == "caught" else outcome.detail
 
 
 if __name__ == "__main__":

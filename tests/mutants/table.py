@@ -25,11 +25,9 @@ class Mutant:
 
 
 def _in(file: str, *rows: tuple[str, str, str, str, str]) -> list[Mutant]:
-    """Rows whose tests are in one file, named without their common beginning and separated by blanks."""
-    return [
-        Mutant(name, function, old, new, tuple(f"tests/{file}.py::test_{test}" for test in tests.split()))
-        for name, function, old, new, tests in rows
-    ]
+    """Rows whose tests are in one file: name, function, fragment, replacement, test."""
+    path = f"tests/{file}.py::test_"
+    return [Mutant(*row[:4], tests=(path + row[4],)) for row in rows]
 
 
 BATCHES = [
@@ -72,8 +70,8 @@ BATCHES = [
         (
             "statistics of the normaliser are parameters",
             "split_parameters",
-            "not frozen(node) and",
-            "",
+            ", is_leaf=frozen)",
+            ")",
             "statistics_are_no_parameters",
         ),
     ),
@@ -239,7 +237,7 @@ COLLECTING = [
             "no_transition_crosses_the_end_of_an_episode[ours]",
         ),
         (
-            "host: a vector that resets itself gives the first observation of the next episode as successor",
+            "host: the successor of a last step is the first of the next episode",
             "GymVector.step",
             'self._row("step", infos["final_obs"][i], successors[i])',
             "pass",
@@ -358,13 +356,14 @@ CRITIC = [
         (
             "the critic is refitted before the advantages are taken",
             "judge",
-            "estimates = algorithm.advantages(newest, state.policy, algorithm.discount, log_ratio, state.critic, oracle)",
-            "estimates = algorithm.advantages(newest, state.policy, algorithm.discount, log_ratio, state.critic, oracle)\n"
-            "    targets = estimates.targets\n"
-            "    fitted = None if state.critic is None else algorithm.critic.refit(\n"
-            "        state.critic, newest.observations, targets, newest.mask, key\n"
+            "log_ratio, state.critic, oracle)",
+            "log_ratio, state.critic, oracle)\n"
+            "    early = state.critic and algorithm.critic.refit(\n"
+            "        state.critic, newest.observations, estimates.targets, newest.mask, key\n"
             "    )\n"
-            "    estimates = algorithm.advantages(newest, state.policy, algorithm.discount, log_ratio, fitted, oracle)",
+            "    estimates = algorithm.advantages(\n"
+            "        newest, state.policy, algorithm.discount, log_ratio, early, oracle\n"
+            "    )",
             "advantages_are_taken_before_the_critic_sees_their_batch",
         ),
         (
@@ -846,8 +845,8 @@ POLICIES = [
         (
             "KL of a softmax reversed",
             "Softmax.kl",
-            "jnp.sum(jax.nn.softmax(outputs) * (jax.nn.log_softmax(outputs) - jax.nn.log_softmax(other_outputs)))",
-            "jnp.sum(jax.nn.softmax(other_outputs) * (jax.nn.log_softmax(other_outputs) - jax.nn.log_softmax(outputs)))",
+            "jax.nn.softmax(outputs) * (",
+            "-jax.nn.softmax(other_outputs) * (",
             "entropy_kl_and_fisher_are_means_over_actions[softmax]",
         ),
         (
@@ -1279,8 +1278,8 @@ THEORY = [
         (
             "ODE: the inverse of the mean for the mean of the inverse",
             "mean_inverse_fisher",
-            'jnp.einsum("n,nde->de", probabilities, jnp.linalg.inv(estimates + damping * jnp.eye(scores.shape[1])))',
-            'jnp.linalg.inv(jnp.einsum("n,nde->de", probabilities, estimates) + damping * jnp.eye(scores.shape[1]))',
+            "jnp.linalg.inv(estimates + ",
+            'jnp.linalg.inv(jnp.einsum("n,nde->de", probabilities, estimates) + 0 * estimates + ',
             "mean_inverse_fisher_by_enumeration_is_the_mean_over_draws_from_the_occupancy_measure",
         ),
         (
@@ -1300,8 +1299,8 @@ THEORY = [
         (
             "bias: the noise of another iteration is subtracted",
             "controlled",
-            "np.concatenate([np.zeros_like(total[:, :1]), total[:, :-1]], axis=1)[:, window - 1 :]",
-            "total[:, window - 1 :]",
+            "total[:, :-1]], axis=1)",
+            "total[:, 1:]], axis=1)",
             "bias_is_the_enumerated_one_and_vanishes_with_the_step",
         ),
         (
@@ -1338,4 +1337,16 @@ THEORY = [
     ),
 ]
 
-MUTANTS = [*BATCHES, *COLLECTING, *ADVANTAGES, *CRITIC, *WEIGHTS, *ESTIMATES, *SOLVING, *POLICIES, *ALGORITHMS, *TRAINING, *THEORY]
+MUTANTS = [
+    *BATCHES,
+    *COLLECTING,
+    *ADVANTAGES,
+    *CRITIC,
+    *WEIGHTS,
+    *ESTIMATES,
+    *SOLVING,
+    *POLICIES,
+    *ALGORITHMS,
+    *TRAINING,
+    *THEORY,
+]
