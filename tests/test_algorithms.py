@@ -581,3 +581,17 @@ def test_explained_variance_is_that_of_the_targets():
     expected = 1 - np.var(targets - values) / np.var(targets)
     assert 0.1 < expected < 1
     np.testing.assert_allclose(info.explained_variance, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["npg", "trpo"])
+def test_an_independent_batch_that_is_not_finite_is_refused(name):
+    algorithm = dict(npg=RNPG, trpo=RTRPO)[name](
+        window=2,
+        independent_fisher=True,
+        advantages=Advantages(),
+    )
+    batch, other = batch_of(jax.random.key(1), POLICY), batch_of(jax.random.key(2), POLICY)
+    bad = eqx.tree_at(lambda b: b.observations, other, other.observations.at[1, 0, 0].set(jnp.inf))
+    state, info = update(algorithm, algorithm.init(POLICY, batch, KEY), batch, KEY, None, bad)
+    assert REFUSALS[int(info.refused)] == "the batch holds a number that is not finite"
+    np.testing.assert_array_equal(parameters(state.policy), parameters(POLICY))

@@ -247,14 +247,17 @@ def test_a_step_must_pass_on_the_states_of_the_whole_window():
 
 
 def test_a_step_must_improve_the_surrogate():
-    """Where the radius bounds nothing, the first length at which Σ A (π/π_n − 1) > 0 is taken."""
+    """Where the radius bounds nothing, the first length at which Σ ω A (π/π_n − 1) > 0 is taken."""
     start, shrink = Slope(jnp.array(0.0)), 0.95
     actions = np.random.default_rng(2).normal(size=(200, 1))
     rewards = 2 + actions
     batch = batch_from(start, np.ones((200, 1)), actions, rewards)
-    algorithm = TRPO(advantages=PLAIN, target_kl=5.0, shrink=shrink, backtracks=200)
+    # Another policy acted, which liked actions below zero: they have weights below one.
+    weights = np.exp(1.5 * np.sign(actions))
+    batch = eqx.tree_at(lambda b: b.log_probs, batch, batch.log_probs - np.float32(np.log(weights)))
+    algorithm = TRPO(advantages=PLAIN, target_kl=50.0, shrink=shrink, backtracks=200)
     state, info = after_updates(algorithm, start, batch)
-    gain = lambda slope: np.sum(rewards * np.expm1(actions * slope - slope**2 / 2))
+    gain = lambda slope: np.sum(weights * rewards * np.expm1(actions * slope - slope**2 / 2))
     slope = float(state.policy.slope)
     assert int(info.refused) == 0
     assert int(info.backtracks) > 3
@@ -274,3 +277,14 @@ def test_the_radius_of_the_trust_region_decays():
         state, info = update(algorithm, state, batch, KEY)
         assert int(info.refused) == 0
         assert 0.7 * radius / n < info.kl <= radius / n
+
+
+def test_a_minibatch_is_averaged_over_itself():
+    """Where all transitions are the same, four minibatches make four steps of the whole batch."""
+    start = Spread(jnp.array(0.0))
+    batch = batch_from(start, np.zeros((400, 1)), np.full((400, 1), 0.5), np.ones((400, 1)))
+    small = dict(optimizer="sgd", learning_rate=1e-3, epochs=1, advantages=PLAIN, entropy=0.1)
+    moved = [after_updates(PPO(minibatch=size, **small), start, batch)[0].policy.log_std for size in (400, 100)]
+    np.testing.assert_allclose(moved[1], 4 * moved[0], rtol=1e-2)
+    # The score of log σ is a² − 1, and the entropy's slope 1.
+    np.testing.assert_allclose(moved[0], 1e-3 * np.clip(-0.75 + 0.1, -0.5, 0.5), rtol=1e-3)

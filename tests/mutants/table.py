@@ -237,6 +237,13 @@ COLLECTING = [
             "no_transition_crosses_the_end_of_an_episode[ours]",
         ),
         (
+            "host: the mask keeps what the last batch had",
+            "HostCollector.__call__",
+            'found["mask"][:] = False',
+            "pass",
+            "whole_episodes[ours]",
+        ),
+        (
             "host: the successor of a last step is the first of the next episode",
             "GymVector.step",
             'self._row("step", infos["final_obs"][i], successors[i])',
@@ -785,6 +792,13 @@ SOLVING = [
             "a_step_must_improve_the_surrogate",
         ),
         (
+            "the line search forgets the weights",
+            "TRPO._passes",
+            "recalled.coefficients(self.window) * advantages",
+            "advantages",
+            "a_step_must_improve_the_surrogate",
+        ),
+        (
             "the radius of the trust region grows",
             "TRPO.update",
             "(state.iteration + 1.0) ** -self.decay",
@@ -797,6 +811,13 @@ SOLVING = [
             "old.kl(policy, s)",
             "policy.kl(old, s)",
             "ppo_stops_by_the_divergence_from_the_old_policy",
+        ),
+        (
+            "PPO: a minibatch is divided by the whole window",
+            "PPO._surrogate",
+            "recalled.rule.normaliser(recalled.weights[rows], importance)",
+            "recalled.rule.normaliser(recalled.weights, recalled.importance)",
+            "a_minibatch_is_averaged_over_itself",
         ),
         (
             "sign of the entropy bonus",
@@ -1038,6 +1059,20 @@ ALGORITHMS = [
             "the_fisher_matrix_comes_from_the_independent_batch",
         ),
         (
+            "NPG: a bad independent batch is no failure",
+            "NPG.update",
+            "usable & also_usable",
+            "usable",
+            "an_independent_batch_that_is_not_finite_is_refused",
+        ),
+        (
+            "TRPO: a bad independent batch is no failure",
+            "TRPO.update",
+            "usable & also_usable",
+            "usable",
+            "an_independent_batch_that_is_not_finite_is_refused",
+        ),
+        (
             "explained variance of the values",
             "_explained",
             "spread(targets - values) / ",
@@ -1179,6 +1214,20 @@ THEORY = [
             "errors_of_small_runs_have_the_variance_of_theorem_2",
         ),
         (
+            "LQC: first and later states swapped in the density",
+            "LQC.log_occupancy",
+            "+ jnp.log1p(-self.discount)",
+            "+ jnp.log(self.discount)",
+            "density_of_states_is_that_of_its_draws",
+        ),
+        (
+            "LQC: a checkpoint is an iteration late",
+            "_loop",
+            "jnp.searchsorted(last, n + 1)",
+            "jnp.searchsorted(last, n)",
+            "a_checkpoint_is_where_a_shorter_run_ends",
+        ),
+        (
             "a variance interval upside down",
             "variance_interval",
             "[(1 + level) / 2, (1 - level) / 2]",
@@ -1231,6 +1280,13 @@ THEORY = [
             "covariance_away_from_the_optimum_is_about_the_mean",
         ),
         (
+            "table: the jackknife forgets that its blocks overlap",
+            "Moments.error",
+            "(len(values) - 1) * values.var(0)",
+            "values.var(0)",
+            "drawn_moments_agree_with_exact_ones",
+        ),
+        (
             "gain: parts of rows and columns swapped",
             "_components",
             "by_row - joint / columns, joint, by_column - joint / rows",
@@ -1274,6 +1330,13 @@ THEORY = [
             "(k1 + 2 * k2 + 2 * k3 + k4)",
             "(k1 + 2 * k2 + 3 * k3 + k4)",
             "solution_on_lqc_is_the_exponential",
+        ),
+        (
+            "ODE: the solution is read a step early",
+            "Ode._at",
+            "np.arange(1, updates + 1)",
+            "np.arange(updates)",
+            "paths_are_compared_with_the_solution_at_their_own_times",
         ),
         (
             "ODE: the inverse of the mean for the mean of the inverse",
