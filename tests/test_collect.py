@@ -107,6 +107,7 @@ def test_a_draw_depends_on_its_copy_alone():
     episodes = lambda count, key: computed(Episodes(count), key, env, policy, None, 0.99)[1].batch
     few, many = episodes(2, KEY), episodes(5, KEY)
     np.testing.assert_array_equal(few.actions, many.actions[:2])
+    assert len(np.unique(many.observations[:, 0], axis=0)) == 5
     jax.tree.map(np.testing.assert_array_equal, few, episodes(2, KEY))
     other = episodes(2, jax.random.key(8))
     assert not np.array_equal(few.observations, other.observations)

@@ -343,8 +343,8 @@ ADVANTAGES = [
         (
             "the linear baseline is fitted to padding",
             "linear_values",
-            "where_mask(mask, returns).reshape(-1)",
-            "returns.reshape(-1)",
+            "where_mask(mask, _quadratic(observations))",
+            "_quadratic(observations)",
             "the_linear_baseline_finds_a_quadratic_value",
         ),
         (
@@ -354,6 +354,17 @@ ADVANTAGES = [
             'if self.baseline == "mean":',
             "exact_advantages_are_those_of_the_current_policy",
         ),
+    ),
+]
+
+EQUIVALENT = [
+    Mutant(
+        "the linear baseline has targets in padding",
+        "linear_values",
+        "where_mask(mask, returns).reshape(-1)",
+        "returns.reshape(-1)",
+        ("tests/test_advantages.py::test_the_linear_baseline_finds_a_quadratic_value",),
+        harmless="the features of padding are zero, so that its targets add nothing",
     ),
 ]
 
@@ -527,11 +538,18 @@ WEIGHTS = [
             "discounted_states",
         ),
         (
+            "packed: a row of an older batch joins the window",
+            "Recall._newest",
+            "jnp.arange(bound) < count",
+            "jnp.arange(bound) <= count",
+            "packed_rows_of_older_batches_stay_outside_the_window",
+        ),
+        (
             "effective sample size of an age counts episodes of others",
             "Recall.effective_sample_size",
             "self.packing.unpack(self.weights).reshape(len(self.packing.counts), -1)",
             "self.packing.unpack(self.weights).reshape(-1, len(self.packing.counts)).T",
-            "an_unchanged_policy_has_weights_of_one",
+            "weights_are_ratios_of_probabilities_newest_first",
         ),
     ),
     *_in(
@@ -566,16 +584,6 @@ WEIGHTS = [
             "fill_value=mask.size)",
             "fill_value=0)",
             "packing_keeps_every_transition_newest_first",
-        ),
-    ),
-    *_in(
-        "test_algorithms",
-        (
-            "packed: a row of an older batch joins the window",
-            "Recall._newest",
-            "jnp.arange(bound) < count",
-            "jnp.arange(bound) <= count",
-            "packed_windows_take_the_same_step",
         ),
     ),
 ]
@@ -1404,6 +1412,7 @@ MUTANTS = [
     *BATCHES,
     *COLLECTING,
     *ADVANTAGES,
+    *EQUIVALENT,
     *CRITIC,
     *WEIGHTS,
     *ESTIMATES,
