@@ -519,13 +519,11 @@ def score_products(policy, batches) -> np.ndarray:
     return scores.T @ scores / len(scores)
 
 
-@pytest.mark.parametrize("window", [1, 3])
-def test_gradient_and_fisher_matrix_have_windows_of_their_own(window):
-    algorithm = RNPG(window=window, fisher_window=4 - window, **STILL)
-    state, info = updated(algorithm, POLICY, KEY, updates=4)
-    _, alone = updated(RNPG(window=window, **STILL), POLICY, KEY, updates=4)
+def test_gradient_and_fisher_matrix_have_windows_of_their_own():
+    state, info = updated(RNPG(window=1, fisher_window=3, **STILL), POLICY, KEY, updates=4)
+    _, alone = updated(RNPG(window=1, **STILL), POLICY, KEY, updates=4)
     np.testing.assert_allclose(info.gradient_norm, alone.gradient_norm, rtol=1e-4)
-    newest = jax.tree.map(lambda x: x[: 4 - window], state.history.batches)
+    newest = jax.tree.map(lambda x: x[:3], state.history.batches)
     product = score_products(POLICY, newest) @ state.direction + 0.01 * state.direction
     np.testing.assert_allclose(np.linalg.norm(product), info.gradient_norm, rtol=1e-3)
 

@@ -1,6 +1,7 @@
 """Training as a whole: repeatable, limited as asked, compiled once, and learning."""
 
 import dataclasses
+import functools
 import os
 import warnings
 from pathlib import Path
@@ -220,16 +221,6 @@ def test_conjugate_gradients_keep_their_word_in_training():
     assert (result.curves["solver_steps"] > 0).all()
 
 
-def test_recent_returns_are_those_of_the_latest_twenty_episodes():
-    curves = train(SHORT, VPG(learning_rate=0.5), seeds=2, iterations=12).curves
-    means, recent = curves["return_mean"], curves["recent_return"]
-    assert (recent[:, :4] == -np.inf).all()
-    # Twenty episodes are five batches of four.
-    expected = np.stack([means[:, n - 4 : n + 1].mean(1) for n in range(4, 12)], axis=1)
-    np.testing.assert_allclose(recent[:, 4:], expected, rtol=1e-5)
-    assert means.std() > 0.1
-
-
 class Keyed(PG):
     """Reports a number drawn with the key of each update."""
 
@@ -241,6 +232,19 @@ class Keyed(PG):
         return state, dataclasses.replace(info, damping=jax.random.uniform(key))
 
 
+@functools.cache
+def keyed_curves():
+    return train(SHORT, Keyed(learning_rate=0.5), seeds=2, iterations=12).curves
+
+
+def test_recent_returns_are_those_of_the_latest_twenty_episodes():
+    means, recent = keyed_curves()["return_mean"], keyed_curves()["recent_return"]
+    assert (recent[:, :4] == -np.inf).all()
+    # Twenty episodes are five batches of four.
+    expected = np.stack([means[:, n - 4 : n + 1].mean(1) for n in range(4, 12)], axis=1)
+    np.testing.assert_allclose(recent[:, 4:], expected, rtol=1e-5)
+    assert means.std() > 0.1
+
+
 def test_updates_draw_anew_in_every_iteration_and_seed():
-    drawn = train(SHORT, Keyed(), seeds=2, iterations=12).curves["damping"]
-    assert len(np.unique(drawn)) == 24
+    assert len(np.unique(keyed_curves()["damping"])) == 24

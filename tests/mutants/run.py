@@ -21,7 +21,6 @@ import collections
 import dataclasses
 import functools
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -217,6 +216,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2, help="mutants at a time")
     parser.add_argument("--check", action="store_true", help="only say which rows are stale")
     arguments = parser.parse_args()
+    assert len({row.name for row in MUTANTS}) == len(MUTANTS), "two rows have the same name"
     words = [word.lower() for word in arguments.only]
     holds = lambda row: any(word in f"{row.name} {row.function}".lower() for word in words)
     chosen = [row for row in MUTANTS if not words or holds(row)]
@@ -246,8 +246,7 @@ def main() -> int:
     counts = collections.Counter(outcome.verdict for outcome in outcomes)
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     print(f"{summary}; {len(bad)} to be mended; {minutes:.1f} minutes.")
-    if not words:
-        REPORT.write_text(page(outcomes, summary, minutes), encoding="utf-8")
+    REPORT.write_text(page(outcomes), encoding="utf-8")
     return int(bool(bad))
 
 
@@ -259,22 +258,26 @@ def line(outcome: Outcome) -> str:
     return f"{mark} {outcome.verdict:8} {outcome.seconds:5.1f} s  {place}: {_reason(outcome)}"
 
 
-def page(outcomes: Sequence[Outcome], summary: str, minutes: float) -> str:
-    """The committed result."""
-    version = platform.python_version()
+def page(outcomes: Sequence[Outcome]) -> str:
+    """The committed result, in which rows that were not run now stay as they were."""
+    old = REPORT.read_text(encoding="utf-8").split("\n") if REPORT.exists() else []
+    rows = {line.split(" | ")[0]: line for line in old if line.startswith("| ")}
+    for outcome in outcomes:
+        mutant = outcome.mutant
+        cells = (mutant.name, f"`{mutant.function}`", outcome.verdict, _reason(outcome))
+        rows[f"| {mutant.name}"] = f"| {' | '.join(cells)} |"
+    names = [f"| {mutant.name}" for mutant in MUTANTS]
+    kept = [rows[name] for name in names if name in rows]
+    counts = collections.Counter(row.split(" | ")[2] for row in kept)
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     head = (
         "# What the tests notice\n\n"
         "Written by `make mutants`, which breaks the library one formula at a time (`table.py`)\n"
         "and runs the tests that should see it.\n\n"
-        f"{len(outcomes)} mutations: {summary}. "
-        f"It took {minutes:.0f} minutes on {os.cpu_count()} cores with Python {version}.\n\n"
+        f"{len(kept)} mutations: {summary}.\n\n"
+        "| mutation | in | verdict | by, or why |\n|---|---|---|---|\n"
     )
-    rows = ["| mutation | in | verdict | by, or why |", "|---|---|---|---|"]
-    for outcome in outcomes:
-        mutant = outcome.mutant
-        cells = (mutant.name, f"`{mutant.function}`", outcome.verdict, _reason(outcome))
-        rows.append(f"| {' | '.join(cells)} |")
-    return head + "\n".join(rows) + "\n"
+    return head + "\n".join(kept) + "\n"
 
 
 def _reason(outcome: Outcome) -> str:
