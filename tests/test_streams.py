@@ -219,3 +219,33 @@ def test_log_probabilities_on_the_host_are_those_of_the_policy_that_acted(host_c
     np.testing.assert_allclose(run.curves["max_weight"], 1, rtol=1e-4)
     np.testing.assert_allclose(run.curves["ess"], 40, rtol=1e-3)
     assert (run.curves["kl"].max(1) > 1e-3).all()
+
+
+class Shrinking(gym.Env):
+    """Episodes of nine, seven and five steps, one after another."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self):
+        self.length = 11
+
+    def reset(self, *, seed=None, options=None):
+        self.length -= 2
+        self.now = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.now += 1
+        return np.full(1, self.now, np.float32), 1.0, self.now == self.length, False, {}
+
+
+def test_a_shorter_batch_on_the_host_leaves_nothing_of_a_longer_one():
+    policy = softmax_policy(KEY, 1, 2)
+    stacked = jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, policy)
+    on_host = HostCollector(host(Shrinking, max_steps=12), Episodes(2), (0,))
+    for iteration, length in enumerate((9, 7, 5)):
+        found = on_host(stacked, KEY[None], iteration)
+        np.testing.assert_array_equal(found.batch.mask[0], [np.arange(12) < length] * 2)
+        assert int(found.environment_steps[0]) == 2 * length
+    on_host.close()

@@ -107,7 +107,8 @@ def test_draws_from_the_occupancy_measure_are_those_of_walks(name):
     # Not γ = ½, for which first and later states have equal shares.
     env = LQC(discount=0.8) if name == "lqc" else chain(length=3, discount=0.8)
     policy = ShiftPolicy(jnp.array(1.5)) if name == "lqc" else tabular_softmax_policy(3, 2)
-    batches = [computed(kind(2_000), jax.random.key(i), env, policy, None, 0.8)[1].batch for i, kind in enumerate((Occupancy, Draws))]
+    draw = lambda kind, seed: computed(kind(2_000), jax.random.key(seed), env, policy, None, 0.8)
+    batches = [draw(kind, seed)[1].batch for seed, kind in enumerate((Occupancy, Draws))]
     if name == "lqc":
         drawn, walked = (np.asarray(batch.observations + batch.actions * 1j).ravel() for batch in batches)
         for part in (np.real, np.imag):

@@ -213,6 +213,13 @@ COLLECTING = [
             "the_host_draws_the_actions_of_the_compiled_engine",
         ),
         (
+            "host: the mask keeps what the last batch had",
+            "HostCollector.__call__",
+            'found["mask"][:] = False',
+            "pass",
+            "a_shorter_batch_on_the_host_leaves_nothing_of_a_longer_one",
+        ),
+        (
             "host: log-probabilities are not filled in",
             "_learn_from_host",
             "with_log_probs(policy, found.batch)",
@@ -235,13 +242,6 @@ COLLECTING = [
             "self.times[over], self.totals[over], began[over] = 0, 0.0, t + 1",
             "self.times[over], began[over] = 0, t + 1",
             "no_transition_crosses_the_end_of_an_episode[ours]",
-        ),
-        (
-            "host: the mask keeps what the last batch had",
-            "HostCollector.__call__",
-            'found["mask"][:] = False',
-            "pass",
-            "whole_episodes[ours]",
         ),
         (
             "host: the successor of a last step is the first of the next episode",
