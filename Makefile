@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	&& echo $$python && break; done)
 NO_PYTHON := recollect needs Python 3.11 or later with venv; install it, or name one with PYTHON=...
 
-.PHONY: install run test lint benchmark clean
+.PHONY: install run test lint mutants benchmark clean
 
 install: .venv/installed
 
@@ -26,6 +26,9 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+mutants: install
+	$(BIN)/python tests/mutants/run.py
 
 benchmark: install
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,benchmark]'

@@ -135,6 +135,40 @@ def test_vtrace_is_gae_when_the_policies_agree_and_only_then():
     np.testing.assert_allclose(one.targets, one.advantages + one.values, atol=1e-4)
 
 
+@pytest.mark.parametrize("ratio", [0.5, 3.0])
+def test_vtrace_takes_the_ratio_as_it_is_and_corrects_the_targets(ratio):
+    """By the recursion of the module's docstring, with ρ = min(ω, 2) and c = min(ω, 1.5)."""
+    batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
+    critic = Critic(widths=(8,)).init(KEY, 4)
+    units = jax.tree.map(lambda x: x + 3.0, critic.value_units)
+    critic = dataclasses.replace(critic, value_units=units)
+    rule = Advantages("vtrace", "critic", gae_lambda=0.9, truncate_rho=2.0, truncate_c=1.5)
+    found = estimate(rule, batches, policy, log_ratio=np.log(ratio), critic=critic)
+    shape = batches.rewards.shape
+    ρ, c = (np.full(shape, min(ratio, most), np.float32) for most in (2.0, 1.5))
+    values = computed(critic, batches.observations)
+    following = computed(critic, batches.next_observations)
+    traced = computed(vtrace, batches, values, following, 0.99, 0.99 * 0.9, ρ, c)
+    advantages, corrections = traced
+    mask = np.asarray(batches.mask)
+    targets = values + corrections
+    np.testing.assert_allclose(found.advantages[mask], advantages[mask], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.targets[mask], targets[mask], rtol=1e-4, atol=1e-4)
+    # Advantages leave out the ratio of their own action and targets do not, so that they differ.
+    assert np.abs(advantages - corrections)[mask].max() > 0.1
+
+
+@pytest.mark.parametrize("baseline", ["none", "linear"])
+def test_standardised_advantages_have_mean_zero_and_deviation_one(baseline):
+    """Also where the baseline leaves a mean other than zero."""
+    batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
+    mask = np.asarray(batches.mask)
+    rules = (Advantages(baseline=baseline, standardise=scale) for scale in (False, True))
+    plain, scaled = (estimate(rule, batches, policy).advantages[mask] for rule in rules)
+    assert baseline != "none" or plain.mean() > plain.std()
+    np.testing.assert_allclose([scaled.mean(), scaled.std()], [0, 1], atol=1e-3)
+
+
 def test_an_overflowing_ratio_stays_finite():
     batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
     huge = Advantages("vtrace", "critic", truncate_rho=float("inf"), truncate_c=1.0)

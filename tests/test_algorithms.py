@@ -594,3 +594,94 @@ def test_info_tells_the_truth():
     kls = jax.vmap(jax.vmap(lambda s: before.policy.kl(state.policy, s)))(newest.observations)
     np.testing.assert_allclose(info.kl, kls[newest.mask].mean(), rtol=1e-3)
     assert ENV.max_steps == newest.mask.shape[1]
+
+
+STILL = dict(learning_rate=1e-9, damping=0.01, solver=Solver("cholesky"))
+"""Policies stay where they are, so that every weight is one and dense formulas are short."""
+
+
+def score_products(policy, batches) -> np.ndarray:
+    """The mean of ∇log π ∇log πᵀ over the transitions of some batches."""
+    θ, unflatten = flatten(policy)
+    mask = np.asarray(batches.mask).ravel()
+    observations = batches.observations.reshape(-1, 4)[mask]
+    actions = batches.actions.ravel()[mask]
+    log_probs = lambda θ: jax.vmap(unflatten(θ).log_prob)(observations, actions)
+    scores = np.asarray(jax.jit(jax.jacobian(log_probs))(θ), np.float64)
+    return scores.T @ scores / len(scores)
+
+
+def test_gradient_and_fisher_matrix_have_windows_of_their_own():
+    state, info = updated(RNPG(window=1, fisher_window=3, **STILL), POLICY, KEY, updates=4)
+    _, alone = updated(RNPG(window=1, **STILL), POLICY, KEY, updates=4)
+    np.testing.assert_allclose(info.gradient_norm, alone.gradient_norm, rtol=1e-4)
+    newest = jax.tree.map(lambda x: x[:3], state.history.batches)
+    product = score_products(POLICY, newest) @ state.direction + 0.01 * state.direction
+    np.testing.assert_allclose(np.linalg.norm(product), info.gradient_norm, rtol=1e-3)
+
+
+def test_the_fisher_matrix_comes_from_the_independent_batch():
+    algorithm = RNPG(window=1, independent_fisher=True, **STILL)
+    batch, other = batch_of(jax.random.key(1), POLICY), batch_of(jax.random.key(2), POLICY)
+    state, info = update(algorithm, algorithm.init(POLICY, batch, KEY), batch, KEY, None, other)
+    shared = RNPG(window=1, **STILL)
+    _, plain = update(shared, shared.init(POLICY, batch, KEY), batch, KEY)
+    np.testing.assert_allclose(info.gradient_norm, plain.gradient_norm, rtol=1e-5)
+    product = score_products(POLICY, other) @ state.direction + 0.01 * state.direction
+    np.testing.assert_allclose(np.linalg.norm(product), info.gradient_norm, rtol=1e-3)
+
+
+def test_the_last_direction_is_where_conjugate_gradients_start():
+    state, info = updated(RNPG(window=2, learning_rate=0.05), POLICY, KEY, updates=1)
+    step = parameters(state.policy) - parameters(POLICY)
+    np.testing.assert_allclose(0.05 * state.direction, step, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(state.direction), info.direction_norm, rtol=1e-5)
+
+
+def test_a_short_gradient_is_not_stretched():
+    free = RPPO(learning_rate=0.05, **ONE_STEP)
+    bounded = dataclasses.replace(free, max_gradient_norm=1e3)
+    np.testing.assert_allclose(after(bounded), after(free), atol=1e-6)
+
+
+def test_shares_of_silenced_transitions_are_of_their_age():
+    """Where every advantage is positive, ratios above 1 + ε are silenced."""
+    base = dict(window=3, advantages=Advantages(baseline="none"), clip=0.05)
+    state, _ = updated(RPPO(learning_rate=0.05, **base), POLICY, KEY)
+    batch = batch_of(jax.random.key(5), state.policy)
+    after_update, info = update(RPPO(learning_rate=1e-9, epochs=1, **base), state, batch, KEY)
+    batches = after_update.history.batches
+    log_prob = jax.jit(jax.vmap(jax.vmap(jax.vmap(state.policy.log_prob))))
+    log_ratio = log_prob(batches.observations, batches.actions) - batches.log_probs
+    above = np.asarray(log_ratio > np.log(1.05))
+    expected = [above[age][batches.mask[age]].mean() for age in range(3)]
+    assert max(expected) > 0.05
+    np.testing.assert_allclose(info.silenced_by_age, expected, atol=1e-6)
+
+
+def test_explained_variance_is_that_of_the_targets():
+    algorithm = RPG(window=1, advantages=Advantages("return", "linear"))
+    batch = batch_of(jax.random.key(5), POLICY)
+    state, info = update(algorithm, algorithm.init(POLICY, batch, KEY), batch, KEY)
+    batches = state.history.batches
+    ones = jnp.zeros_like(batches.rewards)
+    estimates = eqx.filter_jit(algorithm.advantages)(batches, POLICY, 0.99, ones)
+    mask = np.asarray(batches.mask)
+    targets, values = np.asarray(estimates.targets)[mask], np.asarray(estimates.values)[mask]
+    expected = 1 - np.var(targets - values) / np.var(targets)
+    assert 0.1 < expected < 1
+    np.testing.assert_allclose(info.explained_variance, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["npg", "trpo"])
+def test_an_independent_batch_that_is_not_finite_is_refused(name):
+    algorithm = dict(npg=RNPG, trpo=RTRPO)[name](
+        window=2,
+        independent_fisher=True,
+        advantages=Advantages(),
+    )
+    batch, other = batch_of(jax.random.key(1), POLICY), batch_of(jax.random.key(2), POLICY)
+    bad = eqx.tree_at(lambda b: b.observations, other, other.observations.at[1, 0, 0].set(jnp.inf))
+    state, info = update(algorithm, algorithm.init(POLICY, batch, KEY), batch, KEY, None, bad)
+    assert REFUSALS[int(info.refused)] == "the batch holds a number that is not finite"
+    np.testing.assert_array_equal(parameters(state.policy), parameters(POLICY))

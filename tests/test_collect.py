@@ -107,6 +107,7 @@ def test_a_draw_depends_on_its_copy_alone():
     episodes = lambda count, key: computed(Episodes(count), key, env, policy, None, 0.99)[1].batch
     few, many = episodes(2, KEY), episodes(5, KEY)
     np.testing.assert_array_equal(few.actions, many.actions[:2])
+    assert len(np.unique(many.observations[:, 0], axis=0)) == 5
     jax.tree.map(np.testing.assert_array_equal, few, episodes(2, KEY))
     other = episodes(2, jax.random.key(8))
     assert not np.array_equal(few.observations, other.observations)
@@ -141,3 +142,56 @@ def test_unrolled_keys_give_the_numbers_of_jax():
         assert jnp.array_equal(jax.random.normal(key, (6,), jnp.float64), jax.random.normal(unrolled(key), (6,), jnp.float64))
     other = jax.random.key(0, impl="rbg")
     assert unrolled(other) is other
+
+
+class Blinking(AbstractEnv):
+    """Ends in its third step and not in its fourth, if it is stepped on."""
+
+    max_steps: int = eqx.field(static=True, default=6)
+    observation_size: int = eqx.field(static=True, default=1, init=False)
+    actions: Actions = eqx.field(static=True, default=Actions(count=2), init=False)
+
+    def reset(self, key):
+        return jnp.zeros((), jnp.int32)
+
+    def observe(self, state):
+        return state.astype(float)[None]
+
+    def step(self, key, state, action):
+        after = state + 1
+        return Step(after, self.observe(after), jnp.ones(()), after == 3, after == self.max_steps)
+
+
+def test_what_comes_after_the_end_of_an_episode_is_padding():
+    env = Blinking()
+    _, collected = computed(Episodes(2), KEY, env, policy_for(env), None, 0.99)
+    np.testing.assert_array_equal(collected.batch.mask, [[1, 1, 1, 0, 0, 0]] * 2)
+    np.testing.assert_array_equal(collected.returns, [3, 3])
+
+
+class Coin(AbstractEnv):
+    """One step that pays 1 or 0 by a coin of its own, whatever is done."""
+
+    max_steps: int = eqx.field(static=True, default=1)
+    observation_size: int = eqx.field(static=True, default=1, init=False)
+    actions: Actions = eqx.field(static=True, default=Actions(count=2), init=False)
+
+    def reset(self, key):
+        return jnp.zeros((), jnp.int32)
+
+    def observe(self, state):
+        return jnp.ones(1)
+
+    def step(self, key, state, action):
+        paid = (jax.random.uniform(key) >= 0.5).astype(float)
+        return Step(state, jnp.ones(1), paid, jnp.array(True), jnp.array(True))
+
+
+@pytest.mark.parametrize("collector", [Episodes(2000), Steps(2000, 1)], ids=["episodes", "steps"])
+def test_transitions_do_not_depend_on_how_the_action_was_drawn(collector):
+    env, count = Coin(), 2000
+    policy = tabular_softmax_policy(1, 2)
+    _, collected = computed(collector, KEY, env, policy, collector.init(KEY, env), 0.0)
+    paid, right = collected.batch.rewards[:, 0], collected.batch.actions[:, 0]
+    assert abs(paid.mean() - 0.5) < 4 * 0.5 / count**0.5
+    assert abs(np.corrcoef(paid, right)[0, 1]) < 4 / count**0.5

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import computed
+from helpers import ENV, batch_of, computed, random_policy, update
 
+from recollect.advantages import Advantages
+from recollect.algorithms import RPG
 from recollect.critic import Critic, Units, _in_units
 from recollect.minibatches import sweep
 
@@ -50,7 +52,8 @@ def test_other_units_leave_the_values_alone():
 
 
 def test_padding_is_not_seen():
-    critic = Critic(widths=(8,), minibatch=16)
+    # 196 rows in fourteen minibatches of fourteen: the last one has room for a row of padding.
+    critic = Critic(widths=(8,), minibatch=15)
     spoil = lambda x: np.where(MASK.reshape(MASK.shape + (1,) * (x.ndim - 3)), x, np.float32(1e9))
     clean = refitted(critic, observations=OBSERVATIONS)
     dirty = refitted(critic, observations=spoil(OBSERVATIONS), targets=spoil(value(OBSERVATIONS)))
@@ -106,3 +109,47 @@ def fitted(critic):
 def test_every_field_changes_the_fit(field, value):
     base = Critic(widths=(6,), epochs=2, minibatch=32)
     assert np.abs(fitted(base) - fitted(dataclasses.replace(base, **{field: value}))).max() > 1e-6
+
+
+def test_advantages_are_taken_before_the_critic_sees_their_batch():
+    """How eagerly the critic is fitted must not matter to the update that the fit follows."""
+    policy = random_policy(KEY)
+    batch = batch_of(KEY, policy, ENV)
+    found = {}
+    for epochs in (1, 60):
+        critic = Critic(widths=(8,), epochs=epochs, minibatch=16, learning_rate=0.01)
+        algorithm = RPG(window=2, advantages=Advantages("return", "critic"), critic=critic)
+        state = algorithm.init(policy, batch, KEY)
+        found[epochs] = update(algorithm, state, batch, KEY)
+    (lazy, lazy_info), (eager, eager_info) = found[1], found[60]
+    same = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5)
+    jax.tree.map(same, lazy.policy, eager.policy)
+    np.testing.assert_allclose(eager_info.gradient_norm, lazy_info.gradient_norm, rtol=1e-5)
+    # The critic that had seen nothing explains nothing, and the fitted one much.
+    assert abs(eager_info.explained_variance) < 0.05
+    targets = computed(lambda s: s.critic(batch.observations), eager)
+    assert np.ptp(targets[np.asarray(batch.mask)]) > 1
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    """Three rows at a time, in four epochs: minibatches must not be the same sets again."""
+
+    def visit(carry, rows, real):
+        seen, count = carry
+        return (seen.at[count].set(jnp.where(real, rows, -1)), count + 1), jnp.array(True)
+
+    start = (jnp.zeros((16, 3), int), jnp.array(0))
+    seen, count = computed(lambda: sweep(KEY, jnp.ones(12, bool), 4, 3, visit, start))
+    assert count == 16
+    epochs = seen.reshape(4, 12)
+    np.testing.assert_array_equal(np.sort(epochs, axis=1), np.broadcast_to(np.arange(12), (4, 12)))
+    assert len(np.unique(epochs, axis=0)) == 4
+    assert not (epochs == np.arange(12)).all(1).any()
+
+
+def test_statistics_count_every_batch_once():
+    """A window shows the same observations again and again; only its newest batch is new."""
+    values = refitted(Critic(widths=(4,), epochs=1), 3)
+    newest = OBSERVATIONS[0][MASK[0]]
+    assert float(values.normaliser.seen) == 3 * len(newest)
+    np.testing.assert_allclose(values.normaliser.units.mean, newest.mean(0), rtol=1e-3, atol=1e-2)

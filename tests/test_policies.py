@@ -10,20 +10,25 @@ import scipy.integrate
 import scipy.stats
 from helpers import computed
 
+from recollect.normaliser import Normaliser
 from recollect.policies import (
     Gaussian,
     GridSoftmax,
+    MultiSoftmax,
+    Policy,
     Probabilities,
     ShiftPolicy,
     Softmax,
     SquashedGaussian,
     gaussian_policy,
     grid_softmax_policy,
+    mlp,
     softmax_policy,
     squashed_gaussian_policy,
     tabular_direct_policy,
     tabular_softmax_policy,
 )
+from recollect.types import flatten
 
 OUTPUTS, OTHER = jnp.array([0.3, -1.2, 0.9]), jnp.array([-0.4, 0.1, 0.6])
 BOUNDS = ((-1.0, 1.0), (0.1, 0.7), (-3.0, 100.0))
@@ -37,6 +42,12 @@ HEADS = {
         OUTPUTS,
         SquashedGaussian(jnp.array([-0.1, 0.3, 0.4]), BOUNDS),
         OTHER,
+    ),
+    "three choices": (
+        MultiSoftmax((2, 3, 2)),
+        jnp.concatenate([OUTPUTS, -OTHER, OTHER[:1]]),
+        MultiSoftmax((2, 3, 2)),
+        jnp.concatenate([OTHER, OUTPUTS, OTHER[1:2]]),
     ),
     "grid softmax": (GRID, jnp.concatenate([OUTPUTS, OTHER]), GRID, jnp.concatenate([OTHER, -OUTPUTS])),
 }
@@ -169,3 +180,9 @@ def test_shift_policy_has_the_corrected_score():
     score = jax.grad(lambda shift: ShiftPolicy(shift).log_prob(s, a))(policy.shift)
     np.testing.assert_allclose(score, 0.7 + 1.1 - 0.4, rtol=1e-6)
     np.testing.assert_allclose(policy.kl(ShiftPolicy(jnp.array(1.0)), s), 0.5 * 0.6**2, rtol=1e-5)
+
+
+def test_statistics_are_no_parameters():
+    network = mlp(jax.random.key(0), 3, 2, (5,))
+    with_statistics = flatten(Policy(network, Softmax(), Normaliser.fresh(3)))[0]
+    np.testing.assert_array_equal(with_statistics, flatten(Policy(network, Softmax()))[0])

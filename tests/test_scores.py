@@ -150,12 +150,12 @@ def test_gradient_is_the_weighed_sum_of_scores():
 
 def test_packing_keeps_every_transition_newest_first(monkeypatch):
     mask = jnp.array([[[1, 1, 0], [1, 0, 0]], [[0, 0, 0], [1, 1, 1]]], bool)
-    values = jnp.arange(12.0).reshape(2, 2, 3)
+    values = 1 + jnp.arange(12.0).reshape(2, 2, 3)
     plain = Packing.of(mask)
     np.testing.assert_array_equal(plain.rows(values), values.ravel())
     monkeypatch.setattr("recollect.packing.CHUNK", 4)
     packed = Packing.of(mask)
-    np.testing.assert_array_equal(packed.rows(values), [0, 1, 3, 9, 10, 11, 0, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(packed.rows(values), [1, 2, 4, 10, 11, 12, 0, 0, 0, 0, 0, 0])
     np.testing.assert_array_equal(packed.unpack(packed.rows(values)), jnp.where(mask, values, 0))
     assert [int(packed.prefix(k)[1]) for k in (1, 2)] == [3, 6]
 

@@ -71,7 +71,11 @@ def best() -> Linear:
 
 @functools.cache
 def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """d(s, a), ∇log π and G of every pair under the best policy."""
+    return table_of(best())
+
+
+def table_of(policy) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """d(s, a), ∇log π and G of every pair under a policy."""
 
     @jax.jit
     def answers(policy):
@@ -79,7 +83,8 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         scores = jax.vmap(jax.vmap(score, (None, None, 0)), (None, 0, None))(policy, jnp.eye(4), jnp.arange(2)).weights
         return ENV.occupancy(policy)[:, None] * ENV.probabilities(policy), scores, ENV.advantages(policy)
 
-    probability, scores, advantages = (np.asarray(x, float).reshape(8, -1) for x in answers(best()))
+    found = (np.asarray(answer, float).reshape(8, -1) for answer in answers(policy))
+    probability, scores, advantages = found
     return probability[:, 0] / probability.sum(), scores, advantages * scores / (1 - ENV.discount)
 
 
@@ -287,3 +292,14 @@ def test_questions_without_an_answer_are_refused():
         moments(ENV, best(), BATCH, DAMPING, replications=2)
     with pytest.raises(ValueError, match=r"damping=0\.0"):
         moments(ENV, best(), BATCH, 0.0)
+
+
+def test_covariance_away_from_the_optimum_is_about_the_mean():
+    θ, unflatten = flatten(best())
+    policy = unflatten(θ + 1.0)
+    probability, _, each = table_of(policy)
+    found = moments(ENV, policy, 1, DAMPING)
+    expected = np.cov(each.T, aweights=probability, ddof=0)
+    np.testing.assert_allclose(found.gradient_covariance, expected, rtol=1e-3)
+    np.testing.assert_allclose(found.gradient, probability @ each, rtol=1e-3)
+    assert np.linalg.norm(found.gradient) ** 2 > 0.005 * np.trace(expected)

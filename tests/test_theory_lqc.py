@@ -17,7 +17,13 @@ from recollect.envs import LQC, chain
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
 from recollect.random import fusing_key, normal
 from recollect.theory import lqc
-from recollect.theory.normality import Normality, anderson_darling, row, variance_interval
+from recollect.theory.normality import (
+    Normality,
+    anderson_darling,
+    mean_interval,
+    row,
+    variance_interval,
+)
 from recollect.theory.replicate import Case, replicate
 from recollect.theory.reuse import Fisher, Rate
 
@@ -98,9 +104,11 @@ def test_fusing_keys_give_normal_numbers_that_do_not_repeat():
 
 @pytest.mark.parametrize("name", ["lqc", "chain"])
 def test_draws_from_the_occupancy_measure_are_those_of_walks(name):
-    env = LQC() if name == "lqc" else chain(length=3, discount=0.5)
+    # Not γ = ½, for which first and later states have equal shares.
+    env = LQC(discount=0.8) if name == "lqc" else chain(length=3, discount=0.8)
     policy = ShiftPolicy(jnp.array(1.5)) if name == "lqc" else tabular_softmax_policy(3, 2)
-    batches = [computed(kind(2_000), jax.random.key(i), env, policy, None, 0.5)[1].batch for i, kind in enumerate((Occupancy, Draws))]
+    draw = lambda kind, seed: computed(kind(2_000), jax.random.key(seed), env, policy, None, 0.8)
+    batches = [draw(kind, seed)[1].batch for seed, kind in enumerate((Occupancy, Draws))]
     if name == "lqc":
         drawn, walked = (np.asarray(batch.observations + batch.actions * 1j).ravel() for batch in batches)
         for part in (np.real, np.imag):
@@ -175,3 +183,34 @@ def test_rate_and_fisher_report_one_row_for_each_case():
 def test_impossible_settings_are_explained(make, says):
     with pytest.raises(ValueError, match=re.escape(says)):
         make()
+
+
+def test_intervals_of_variance_and_mean_cover_as_often_as_they_say():
+    draws = 1 + 2 * np.random.default_rng(0).standard_normal((2000, 12))
+    for interval, exact, level in (
+        (variance_interval, 4, 0.95),
+        (lambda values: variance_interval(values, 0.5), 4, 0.5),
+        (mean_interval, 1, 0.95),
+    ):
+        low, high = np.array([interval(values) for values in draws]).T
+        covered = ((low <= exact) & (exact <= high)).mean()
+        assert abs(covered - level) < 4 * np.sqrt(level * (1 - level) / len(draws))
+
+
+def test_density_of_states_is_that_of_its_draws():
+    env, policy = LQC(discount=0.8), ShiftPolicy(jnp.array(2.0))
+    density = lambda s: 0.2 * stats.norm.pdf(s) + 0.8 * stats.norm.pdf(s, 2.0)
+    grid = np.linspace(-3, 5, 50, dtype=np.float32)
+    found = computed(jax.vmap(lambda s: env.log_occupancy(policy, s[None])), grid)
+    np.testing.assert_allclose(np.exp(found), density(grid), rtol=1e-4)
+    drawn = computed(lambda: env.draw_states(jax.random.key(0), policy, 4000).position)
+    law = lambda s: 0.2 * stats.norm.cdf(s) + 0.8 * stats.norm.cdf(s, 2.0)
+    assert stats.kstest(drawn, law).pvalue > 1e-3
+
+
+def test_a_checkpoint_is_where_a_shorter_run_ends():
+    (short,) = replicate([Case(5, 2)], replications=8, iterations=5)
+    (long,) = replicate([Case(5, 2)], replications=8, iterations=11, checkpoints=2)
+    np.testing.assert_array_equal(long.iterations, [5, 11])
+    np.testing.assert_allclose(long.shifts[0], short.shifts[0], rtol=1e-4)
+    assert np.abs(long.shifts[1] - long.shifts[0]).min() > 1e-4

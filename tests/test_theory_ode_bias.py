@@ -209,3 +209,10 @@ def test_files_that_are_no_mdp_are_explained(tmp_path, arrays, says):
         np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(ValueError, match=says):
         Ode(mdp=tmp_path / "bad.npz")
+
+
+def test_paths_are_compared_with_the_solution_at_their_own_times():
+    solution = np.linspace(0, 1, 11)[:, None]
+    np.testing.assert_allclose(SMALL._at(solution, 4)[:, 0], [0.25, 0.5, 0.75, 1.0])
+    late = [np.array([[[0.35], [0.5], [0.75], [1.2]]])]
+    np.testing.assert_allclose(SMALL.distances(late, solution), [[0.2]])

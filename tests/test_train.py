@@ -1,6 +1,7 @@
 """Training as a whole: repeatable, limited as asked, compiled once, and learning."""
 
 import dataclasses
+import functools
 import os
 import warnings
 from pathlib import Path
@@ -35,7 +36,7 @@ from recollect import (
     tabular_direct_policy,
     train,
 )
-from recollect.algorithms import ALGORITHMS
+from recollect.algorithms import ALGORITHMS, PG
 from recollect.defaults import check_fit
 from recollect.envs import AbstractEnv, Actions, Step
 from recollect.presets import PRESETS
@@ -221,3 +222,32 @@ def test_conjugate_gradients_keep_their_word_in_training():
     result = train(CartPole(max_steps=100), RNPG(window=5, solver=Solver("cg", tolerance=0.01)), seeds=2, iterations=30)
     assert (result.curves["solver_residual"] <= 0.0101).all()
     assert (result.curves["solver_steps"] > 0).all()
+
+
+class Keyed(PG):
+    """Reports a number drawn with the key of each update."""
+
+    def __check_init__(self):
+        pass
+
+    def update(self, state, batch, key, oracle=None, fisher_batch=None):
+        state, info = PG.update(self, state, batch, key, oracle, fisher_batch)
+        return state, dataclasses.replace(info, damping=jax.random.uniform(key))
+
+
+@functools.cache
+def keyed_curves():
+    return train(SHORT, Keyed(learning_rate=0.5), seeds=2, iterations=12).curves
+
+
+def test_recent_returns_are_those_of_the_latest_twenty_episodes():
+    means, recent = keyed_curves()["return_mean"], keyed_curves()["recent_return"]
+    assert (recent[:, :4] == -np.inf).all()
+    # Twenty episodes are five batches of four.
+    expected = np.stack([means[:, n - 4 : n + 1].mean(1) for n in range(4, 12)], axis=1)
+    np.testing.assert_allclose(recent[:, 4:], expected, rtol=1e-5)
+    assert means.std() > 0.1
+
+
+def test_updates_draw_anew_in_every_iteration_and_seed():
+    assert len(np.unique(keyed_curves()["damping"])) == 24

@@ -52,6 +52,9 @@ def test_weights_are_ratios_of_probabilities_newest_first():
     expected = jnp.where(first.mask, jnp.exp(log_prob(new) - log_prob(old)), 0)
     np.testing.assert_allclose(by_age[1], expected, rtol=1e-4)
     assert expected.std() > 0.1
+    _, ess = recalled.effective_sample_size()
+    worth = expected.sum() ** 2 / (expected**2).sum()
+    np.testing.assert_allclose(ess, [second.mask.sum(), worth], rtol=1e-4)
 
 
 def test_occupancy_ratio_of_a_table():
@@ -103,3 +106,35 @@ def test_discounted_states():
     # Every episode ended, and the time after that counts: Σ γ^t over all times, for each of three.
     np.testing.assert_allclose(recalled.coefficients(1), expected / (3 / (1 - 0.9)), rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(recalled.coverage(1), expected.sum() / 30, rtol=1e-4)
+
+
+@pytest.mark.parametrize("self_normalise", [False, True])
+def test_a_shorter_window_is_averaged_over_itself_alone(self_normalise):
+    """A history that is longer than the window changes no coefficient of the newest batches."""
+    rule = Weights(self_normalise=self_normalise)
+    old, new = random_policy(KEY), random_policy(jax.random.key(1))
+    policies = [old, old, new]
+    batches = [batch_of(jax.random.fold_in(KEY, i), policy) for i, policy in enumerate(policies)]
+    recalled = recall(remembered(policies, batches, rule), new, rule)
+    for window in (1, 2):
+        short = recall(remembered(policies[-window:], batches[-window:], rule), new, rule)
+        found = recalled.coefficients(window)
+        np.testing.assert_allclose(found, short.coefficients(window), rtol=1e-5)
+    # The newest batch has weights of one, so that each transition has its share of one.
+    mask = batches[-1].mask.ravel()
+    np.testing.assert_allclose(recalled.coefficients(1), mask / mask.sum(), rtol=1e-4)
+
+
+def test_packed_rows_of_older_batches_stay_outside_the_window(monkeypatch):
+    monkeypatch.setattr("recollect.packing.CHUNK", 30)
+    policy = random_policy(KEY)
+    batches = [batch_of(jax.random.fold_in(KEY, i), policy) for i in range(3)]
+    history = remembered([policy] * 3, batches, Weights())
+    recalled = eqx.filter_jit(lambda history: _recall(history, policy, Weights()))(history)
+    assert recalled.packing.source is not None
+    counts = np.array([int(batch.mask.sum()) for batch in reversed(batches)])
+    assert counts[0] < batches[0].mask.size
+    for window in (1, 2):
+        count = counts[:window].sum()
+        expected = np.where(np.arange(window * batches[0].mask.size) < count, 1 / count, 0)
+        np.testing.assert_allclose(recalled.coefficients(window), expected, rtol=1e-4)
