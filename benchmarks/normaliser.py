@@ -9,11 +9,12 @@ bootstrap intervals of the mean, and of the paired difference over seeds.
 """
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 from keep import kept, remember
-from variants import trained, variant
+from variants import trained
 
 STEPS = {"Hopper-v5": 100_000, "Pendulum-v1": 40_000}
 DATA = Path(__file__).with_suffix(".json")
@@ -21,11 +22,9 @@ DATA = Path(__file__).with_suffix(".json")
 
 def measure(env: str, name: str, seeds: int) -> dict[str, list[float]]:
     """Area under the learning curve by environment steps, and mean of its last tenth, by seed."""
-    import dataclasses
+    from recollect import make, preset
 
-    from recollect import make
-
-    chosen = variant(env, name, None)
+    chosen = preset(name, env)
     policy = dataclasses.replace(chosen.policy, normalise=True)
     chosen = dataclasses.replace(chosen, policy=policy)
     run = trained(make(env, engine="gymnasium"), chosen, seeds, environment_steps=STEPS[env])
