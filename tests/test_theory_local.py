@@ -16,7 +16,7 @@ import scipy.linalg
 from recollect.cli import main
 from recollect.theory import constant, lqc, process
 from recollect.theory.constant import Constant, falls, near, predicted_errors
-from recollect.theory.covariance import optimum, stationary_covariance
+from recollect.theory.covariance import moments, optimum, stationary_covariance
 from recollect.theory.linear import (
     arma_covariance,
     autocovariance,
@@ -140,7 +140,7 @@ def test_exact_variance_on_lqc_joins_theorem_2_and_ends_where_it_becomes_infinit
     with pytest.raises(ValueError, match=r"below 0\.103"):
         lqc.constant_step_variance(5, 0.11)
     # One step from a large sample of the stationary second moment leaves it as it is.
-    draw, step, batch = np.random.default_rng(1), 0.05, 20
+    draw, step, batch = np.random.default_rng(1), 0.2, 20
     variance = lqc.constant_step_variance(batch, step)
     θ = draw.choice([-1.0, 1.0], 400_000) * np.sqrt(variance)
     z = draw.normal(size=(2, len(θ), batch))
@@ -177,6 +177,8 @@ def test_best_policy_in_the_corridor_lies_inside():
     found = flatten(optimum(corridor.env, from_elsewhere))[0]
     np.testing.assert_allclose(found, corridor.origin, atol=1e-4)
     assert np.linalg.eigvals(corridor.drift).real.max() == pytest.approx(-corridor.slowest)
+    exact = moments(corridor.env, corridor.optimum, corridor.batch, corridor.damping)
+    np.testing.assert_allclose(corridor.stationary(7), exact.stationary(7), rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +189,13 @@ def test_runs_of_the_library_have_the_predicted_error(name, window, ratio):
     place = problem(name)
     step = 0.008 / place.slowest
     checkpoints = np.arange(400, 1_001, 5)
-    task = Task(place, window, ratio, 0.0, np.full(300, step), checkpoints, (1,))
+    # The last two do not move: every run has a learning rate of its own.
+    rates = np.append(np.full(300, step), [0.0, 0.0])
+    task = Task(place, window, ratio, 0.0, rates, checkpoints, (1,))
     (paths,) = run_all([task])
-    squares = (paths.errors**2).sum(-1).mean(0)
+    still = paths.errors[:, -2:]
+    np.testing.assert_array_equal(still, np.broadcast_to(place.first_error, still.shape))
+    squares = (paths.errors[:, :-2] ** 2).sum(-1).mean(0)
     theory = predicted_errors(place, window, ratio, step).delayed
     ratio_error = squares.std(ddof=1) / np.sqrt(len(squares)) / theory
     # Of order α: half the share that the largest step of the experiment has.
@@ -226,7 +232,8 @@ def test_verdict_on_the_constant_step_follows_the_runs(monkeypatch, factor):
     for row in findings.rows:
         assert row["over_arma"] == pytest.approx(factor, abs=0.05)
         assert row["arma"] == pytest.approx(row["error"] / row["over_arma"])
-        assert row["limit"] == pytest.approx(row["arma"], rel=1.2)
+        expected = row["step_size"] * lqc.asymptotic_variance(5, row["window"])
+        assert row["limit"] == pytest.approx(expected)
         assert near(row) == (factor == 1)
     assert f"({4 if factor == 1 else 0} of 4 cells within 10%)" in findings.verdict
     assert "the error falls in 4 of 4 comparisons" in findings.verdict
@@ -245,7 +252,7 @@ def test_errors_that_do_not_fall_are_named():
     assert second.interval[0] < 0.98 < second.interval[1]
 
 
-def ornstein_uhlenbeck(drift, noise, distance, moments, runs, seed=0):
+def ornstein_uhlenbeck(drift, noise, distance, count, runs, seed=0):
     """Exact draws of the stationary solution at even distances in time."""
     stationary = stationary_covariance(drift, noise)
     step = scipy.linalg.expm(drift * distance)
@@ -253,7 +260,7 @@ def ornstein_uhlenbeck(drift, noise, distance, moments, runs, seed=0):
     draw = np.random.default_rng(seed)
     zero = np.zeros(len(drift))
     path = [draw.multivariate_normal(zero, stationary, runs)]
-    for _ in range(moments - 1):
+    for _ in range(count - 1):
         path.append(path[-1] @ step.T + draw.multivariate_normal(zero, fresh, runs))
     return np.stack(path)
 
@@ -267,6 +274,10 @@ def test_products_at_a_lag_have_the_autocovariance_of_the_process():
     assert (np.abs(found - theory) < 4 * error).all()
     # Backwards in time it is another process.
     assert (np.abs(found - theory.swapaxes(1, 2)) > 6 * error).any()
+
+
+def test_products_are_averaged_over_the_moments_that_have_a_later_one():
+    np.testing.assert_allclose(lagged_products(np.full((5, 2, 1), 3.0), 4), 9.0)
 
 
 def test_moments_are_even_in_interpolated_time():
@@ -304,8 +315,8 @@ def test_verdict_on_the_process_follows_the_runs(monkeypatch, name, factor):
         place = task.problem
         noise = factor * (place.averaged + place.white / 3)
         distance = 1 / (place.slowest * experiment.points)
-        moments = len(task.checkpoints)
-        path = ornstein_uhlenbeck(factor * place.drift, noise, distance, moments, 400)
+        count = len(task.checkpoints)
+        path = ornstein_uhlenbeck(factor * place.drift, noise, distance, count, 400)
         scale = np.sqrt(task.rates[0] * task.checkpoints**-0.7)
         return [Paths(path * scale[:, None, None], 0, 0.0)]
 
@@ -334,6 +345,8 @@ def test_power_is_the_first_lag_outside_the_band():
     assert measured.fails_at(1.1, 1.0) == pytest.approx(0.6)
     assert measured.fails_at(0.9, 1.0) == pytest.approx(0.5)
     assert measured.fails_at(1.05, 1.0) is None
+    aside = dataclasses.replace(band, mean=band.mean + 1.5 * band.reach * (lags == 2.0)[:, None])
+    assert not dataclasses.replace(measured, band=aside).holds
 
 
 def test_both_on_the_command_line(tmp_path, capsys):
