@@ -1,7 +1,6 @@
 """Moments of Theorem 2 on a finite MDP, and the prediction of what reuse gains."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +10,9 @@ import pytest
 from recollect.advantages import Advantages
 from recollect.algorithms import NPG
 from recollect.collect import Draws, Episodes
-from recollect.envs import LQC, CartPole, Tabular, chain
+from recollect.envs import LQC, CartPole, chain
 from recollect.policies import AbstractPolicy, ShiftPolicy, softmax_policy, tabular_softmax_policy
+from recollect.theory.corridor import switched_corridor
 from recollect.theory.covariance import BLOCKS, Moments, moments, optimum, stationary_covariance
 from recollect.theory.gain import Gain, _components, near_floor, noise_ratio, predict_gain
 from recollect.theory.lqc import asymptotic_variance, gradient_variance, inverse_fisher_moments
@@ -47,18 +47,6 @@ class Linear(AbstractPolicy):
         return sum(
             jnp.exp(self.log_prob(observation, a)) * (self.log_prob(observation, a) - other.log_prob(observation, a)) for a in (0, 1)
         )
-
-
-def switched_corridor() -> Tabular:
-    """A walk from 0 to the goal behind 3 and back to 0; in states 1 and 3 left is right (after Sutton and Barto, example 13.1)."""
-    right, left = [1, 2, 3, 0], [0, 0, 1, 2]
-    transitions, rewards = np.zeros((4, 2, 4)), np.zeros((4, 2))
-    for state, action in itertools.product(range(4), range(2)):
-        forward = 0.9 if action != state % 2 else 0.1
-        transitions[state, action, right[state]] += forward
-        transitions[state, action, left[state]] += 1 - forward
-        rewards[state, action] = forward * (state == 3)
-    return Tabular(transitions, rewards, np.eye(4)[0], discount=0.9)
 
 
 ENV = switched_corridor()

@@ -107,6 +107,32 @@ def asymptotic_variance(batch: int, window: int, damping: float = 0.01, discount
     return moments(batch, window, damping, discount, fisher_window).asymptotic_variance
 
 
+def constant_step_variance(
+    batch: int,
+    step: float,
+    damping: float = 0.01,
+    discount: float = 0.5,
+) -> float:
+    """E[θ²] of VNPG with a constant step size α in the long run: exact, if Θ is all numbers.
+
+    θ_{n+1} = θ_n + α F̂⁻¹ĝ, where F̂ and ĝ are independent and depend on θ_n by E[ĝ] = −hθ,
+    h = 2/(1 − γ), and Var(ĝ) = (10 + 8θ²)/((1 − γ)²B). So P = E[θ²] solves
+
+        P = P − 2αhE[F̂⁻¹]P + α²E[F̂⁻²] (h²P + (10 + 8P)/((1 − γ)²B))
+
+    The linear theory (`recollect.theory.linear`) has E[F̂⁻¹]² where h²P is multiplied by E[F̂⁻²], and no 8P.
+    Beyond the step at which the factor of P reaches 1 the variance is infinite.
+    """
+    first, second = inverse_fisher_moments(batch, damping)
+    slope = 2 / (1 - discount)
+    fixed = gradient_variance(0.0, discount) / batch
+    growing = (gradient_variance(1.0, discount) - gradient_variance(0.0, discount)) / batch
+    most = 2 * slope * first / (second * (slope**2 + growing))
+    remedy = f"give a step size above 0 and below {most:.4g}, where the variance becomes infinite"
+    check_number("step", step, low=0, high=most, open_low=True, open_high=True, remedy=remedy)
+    return step * second * fixed / (2 * slope * first - step * second * (slope**2 + growing))
+
+
 def overlapping_variance(batch: int, window: int, fisher_window: int, damping: float = 0.01, discount: float = 0.5) -> float:
     """Σ∞ with reuse in the Fisher matrix, where the conjecture of `moments` leaves something out.
 

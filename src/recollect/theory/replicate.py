@@ -17,20 +17,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from recollect.advantages import Advantages
 from recollect.algorithms import RNPG
 from recollect.algorithms.npg import NPG
 from recollect.checks import check_count, check_number
 from recollect.collect import Occupancy
+from recollect.envs import AbstractOracle
 from recollect.envs.lqc import LQC
-from recollect.policies import ShiftPolicy
+from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.project import Box
 from recollect.random import fusing_key
 from recollect.runtime import cores
 from recollect.solve import Solver
 from recollect.theory.lqc import moments
-from recollect.types import traced_floats
+from recollect.types import flatten, traced_floats
 from recollect.weights import Ratio, Weights
 from recollect.workers import on_every_core
 
@@ -156,9 +158,36 @@ def _run(task: tuple[Case, int, int, int, Sequence[int]]) -> Replications:
     problem = traced_floats((case.algorithm(), LQC(discount=case.discount)))
     last = np.arange(1, checkpoints + 1) * iterations // checkpoints
     key = functools.reduce(jax.random.fold_in, seeds[1:], fusing_key(seeds[0]))
-    keys = jax.random.split(key, replications)
-    shifts, refused = _loop(problem, Occupancy(case.batch), jnp.array(case.start), jnp.array(iterations), jnp.array(last), keys)
-    return Replications(case, last, np.asarray(shifts), np.asarray(refused), time.perf_counter() - began)
+    start = ShiftPolicy(jnp.array(case.start))
+    paths, refused = simulate(problem, case.batch, start, np.ones(replications), last, key)
+    return Replications(case, last, paths[..., 0], refused, time.perf_counter() - began)
+
+
+def simulate(
+    problem: tuple[NPG, AbstractOracle],
+    batch: int,
+    start: AbstractPolicy,
+    rates: Float[np.ndarray, " replication"],
+    checkpoints: Int[np.ndarray, " checkpoint"],
+    key: PRNGKeyArray,
+) -> tuple[Float[np.ndarray, "checkpoint replication d"], Int[np.ndarray, " replication"]]:
+    """θ of many runs side by side, each with a learning rate of its own.
+
+    Args:
+        problem: the algorithm, with a batch of its own for the Fisher matrix or without, and the environment.
+        batch: B, independent draws from the occupancy measure in an iteration.
+        start: θ₀ of every run.
+        rates: the learning rate of each run, which takes the place of the algorithm's.
+        checkpoints: after how many iterations θ is written down, in increasing order; the last is the end.
+        key: of all draws.
+
+    Returns:
+        θ at the checkpoints, and how many updates of each run were refused.
+    """
+    keys = jax.random.split(key, len(rates))
+    numbers = (jnp.array(checkpoints[-1]), jnp.array(checkpoints), jnp.asarray(rates, jnp.result_type(float)))
+    paths, refused = _loop(problem, Occupancy(batch), start, *numbers, keys)
+    return np.asarray(paths), np.asarray(refused)
 
 
 def _side_by_side(tree):
@@ -166,11 +195,10 @@ def _side_by_side(tree):
     return jax.tree.map(lambda x: with_layout_constraint(x, Layout((*range(1, x.ndim), 0))), tree)
 
 
-def _loop(problem, collector, start, iterations, last, keys):
+def _loop(problem, collector, policy, iterations, last, rates, keys):
     algorithm, env = problem
     replications = len(keys)
     draw = lambda key, policy: collector(key, env, policy, None, algorithm.discount)[1].batch
-    policy = ShiftPolicy(start)
     first, rest = eqx.partition(algorithm.init(policy, draw(keys[0], policy), keys[0]), eqx.is_array)
     states = jax.tree.map(lambda x: jnp.broadcast_to(x, (replications, *x.shape)), first)
 
@@ -179,23 +207,26 @@ def _loop(problem, collector, start, iterations, last, keys):
         key_gradient, key_fisher = jax.random.split(key)
         return draw(key_gradient, policy), draw(key_fisher, policy) if algorithm.independent_fisher else None
 
-    def step(key, arrays, batch, fisher_batch):
-        state, info = algorithm.update(eqx.combine(arrays, rest), batch, key, env, fisher_batch)
+    def step(key, arrays, rate, batch, fisher_batch):
+        own = eqx.tree_at(lambda one: one.learning_rate, algorithm, rate)
+        state, info = own.update(eqx.combine(arrays, rest), batch, key, env, fisher_batch)
         return eqx.filter(state, eqx.is_array), info.refused > 0
 
     def body(n, carry):
-        states, refused, shifts = carry
+        states, refused, paths = carry
         now = jax.vmap(jax.random.fold_in, (0, None))(keys, n)
         batches = _side_by_side(jax.vmap(collect)(now, states))
-        states, failed = jax.vmap(step)(now, _side_by_side(states), *batches)
+        states, failed = jax.vmap(step)(now, _side_by_side(states), rates, *batches)
+        parameters = jax.vmap(lambda policy: flatten(policy)[0])(states.policy)
         # Each checkpoint is overwritten until its iteration has passed.
-        return states, refused + failed, shifts.at[jnp.searchsorted(last, n + 1)].set(states.policy.shift)
+        return states, refused + failed, paths.at[jnp.searchsorted(last, n + 1)].set(parameters)
 
-    carry = (states, jnp.zeros(replications, jnp.int32), jnp.zeros((len(last), replications)))
+    paths = jnp.zeros((len(last), replications, flatten(policy)[0].size))
+    carry = (states, jnp.zeros(replications, jnp.int32), paths)
     # Two iterations at a time: the history moves from one buffer to another and back, which saves a copy.
     carry = lax.fori_loop(0, iterations // 2, lambda i, carry: body(2 * i + 1, body(2 * i, carry)), carry)
-    _, refused, shifts = lax.cond(iterations % 2 == 1, lambda: body(iterations - 1, carry), lambda: carry)
-    return shifts, refused
+    _, refused, paths = lax.cond(iterations % 2 == 1, lambda: body(iterations - 1, carry), lambda: carry)
+    return paths, refused
 
 
 # Arrays of this size are too small to call a library for their sums, or to share between threads; each core has a case of its own.
