@@ -23,7 +23,7 @@ ENVIRONMENTS = (
     "Gridworld",
     "Garnet",
 )
-EXPERIMENTS = ("normality", "rate", "ode", "bias", "gain", "fisher")
+EXPERIMENTS = ("normality", "process", "rate", "ode", "bias", "constant", "gain", "fisher")
 
 HELP = f"""recollect {__version__}: policy gradients that reuse the trajectories of past policies.
 
