@@ -58,11 +58,11 @@ class Constant:
     """K; 1 is VNPG and is always among them."""
     ratios: tuple[Ratio, ...] = ("occupancy", "policy")
     """Importance weights: the paper's ω (`occupancy`), its ω̂ (`policy`), or both."""
-    replications: int = 400
+    replications: int = 300
     """Runs on LQC at the smallest step; a larger one, which forgets sooner, has fewer."""
-    tabular_replications: int = 120
+    tabular_replications: int = 100
     """The same on the corridor."""
-    relaxations: int = 12
+    relaxations: int = 8
     """Relaxation times of the smallest step over which errors are measured; 6 more come before."""
     seed: int = 0
     """Of all runs."""

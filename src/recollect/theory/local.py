@@ -36,6 +36,8 @@ Name = Literal["LQC", "corridor"]
 NAMES: tuple[Name, ...] = get_args(Name)
 SIGNS: dict[Ratio, str] = {"occupancy": "ω", "policy": "ω̂"}
 """How tables and pictures write the ratios."""
+WORTH_PAIRS = 50_000
+"""Iterations from which on a loop that takes longer to compile saves time."""
 WORTH_A_PROCESS = 2_000_000
 """Updates of all runs from which on starting processes takes less time than it saves."""
 
@@ -230,6 +232,7 @@ def _run(task: Task) -> Paths:
     algorithm = problem.algorithm(task.window, task.ratio, task.decay)
     pair = traced_floats((algorithm, problem.env))
     settings = (problem.batch, problem.start, task.rates, task.checkpoints)
-    paths, refused = simulate(pair, *settings, key)
+    in_pairs = bool(task.checkpoints[-1] >= WORTH_PAIRS)
+    paths, refused = simulate(pair, *settings, key, in_pairs)
     seconds = time.perf_counter() - began
     return Paths(paths.astype(float) - problem.origin, int(refused.sum()), seconds)

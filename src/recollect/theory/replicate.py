@@ -170,6 +170,7 @@ def simulate(
     rates: Float[np.ndarray, " replication"],
     checkpoints: Int[np.ndarray, " checkpoint"],
     key: PRNGKeyArray,
+    in_pairs: bool = True,
 ) -> tuple[Float[np.ndarray, "checkpoint replication d"], Int[np.ndarray, " replication"]]:
     """θ of many runs side by side, each with a learning rate of its own.
 
@@ -180,13 +181,15 @@ def simulate(
         rates: the learning rate of each run, which takes the place of the algorithm's.
         checkpoints: after how many iterations θ is written down, in increasing order; the last is the end.
         key: of all draws.
+        in_pairs: two iterations at a time, which saves a copy of the history but takes twice as
+            long to compile: worth it in long runs.
 
     Returns:
         θ at the checkpoints, and how many updates of each run were refused.
     """
     keys = jax.random.split(key, len(rates))
     numbers = (jnp.array(checkpoints[-1]), jnp.array(checkpoints), jnp.asarray(rates, jnp.result_type(float)))
-    paths, refused = _loop(problem, Occupancy(batch), start, *numbers, keys)
+    paths, refused = _loop(problem, Occupancy(batch), start, *numbers, keys, in_pairs)
     return np.asarray(paths), np.asarray(refused)
 
 
@@ -195,7 +198,7 @@ def _side_by_side(tree):
     return jax.tree.map(lambda x: with_layout_constraint(x, Layout((*range(1, x.ndim), 0))), tree)
 
 
-def _loop(problem, collector, policy, iterations, last, rates, keys):
+def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
     algorithm, env = problem
     replications = len(keys)
     draw = lambda key, policy: collector(key, env, policy, None, algorithm.discount)[1].batch
@@ -223,6 +226,9 @@ def _loop(problem, collector, policy, iterations, last, rates, keys):
 
     paths = jnp.zeros((len(last), replications, flatten(policy)[0].size))
     carry = (states, jnp.zeros(replications, jnp.int32), paths)
+    if not in_pairs:
+        _, refused, paths = lax.fori_loop(0, iterations, body, carry)
+        return paths, refused
     # Two iterations at a time: the history moves from one buffer to another and back, which saves a copy.
     carry = lax.fori_loop(0, iterations // 2, lambda i, carry: body(2 * i + 1, body(2 * i, carry)), carry)
     _, refused, paths = lax.cond(iterations % 2 == 1, lambda: body(iterations - 1, carry), lambda: carry)
