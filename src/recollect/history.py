@@ -14,7 +14,7 @@ from recollect.types import Batch, all_finite, zero_padding
 
 
 class History(eqx.Module):
-    """`batches` has a leading `window` axis on every array of a `Batch`; padding holds zeros."""
+    """`batches` has a leading `window` axis on every array of a `Batch`; what padding holds is finite."""
 
     batches: Batch
 
@@ -31,16 +31,16 @@ class History(eqx.Module):
         """
         batch = zero_padding(batch)
         usable = all_finite(batch)
-        batch = _emptied(batch, ~usable)
+        batch = zero_padding(_emptied(batch, ~usable))
         push = lambda new, old: jnp.concatenate([new[None], old[:-1]])
         return History(jax.tree.map(push, batch, self.batches)), usable
 
     def without(self, ages: Bool[Array, " window"]) -> "History":
-        """The history with nothing in the slots of some ages."""
-        return History(jax.vmap(_emptied)(self.batches, ages))
+        """The history with nothing but padding in the slots of some ages."""
+        return History(_emptied(self.batches, ages[:, None, None]))
 
 
-def _emptied(batch: Batch, empty: Bool[Array, ""]) -> Batch:
-    """The batch, or one of nothing but padding."""
+def _emptied(batch: Batch, empty: Bool[Array, "..."]) -> Batch:
+    """The batch with nothing but padding where `empty`."""
     absorbed = None if batch.absorbed is None else batch.absorbed & ~empty
-    return zero_padding(dataclasses.replace(batch, mask=batch.mask & ~empty, absorbed=absorbed))
+    return dataclasses.replace(batch, mask=batch.mask & ~empty, absorbed=absorbed)

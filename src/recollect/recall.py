@@ -35,8 +35,8 @@ class Recall(eqx.Module):
     """The part of ω that is about states, d^π(s) / d^μ(s): one where the rule is a ratio of policies; zero in padding."""
     importance: Float[Array, " row"]
     """1 for a transition (γ^t if states are discounted), 0 for padding."""
-    absorbed: Float[Array, " window"]
-    """By age, the importance of the time after an ending, when no action matters any more."""
+    absorbed: Float[Array, " window"] | None
+    """By age, the importance of the time after an ending, when no action matters any more; None if it does not count."""
     rule: Weights
 
     def coefficients(self, window: int) -> Float[Array, " row"]:
@@ -57,6 +57,8 @@ class Recall(eqx.Module):
 
     def coverage(self, window: int) -> Float[Array, ""]:
         """Share of the importance of the newest `window` batches that transitions have, and not the time after endings."""
+        if self.absorbed is None:
+            return jnp.ones(())
         total = self._newest(self.importance, window).sum()
         everything = total + self.absorbed[:window].sum()
         return total / jnp.maximum(everything, jnp.finfo(total.dtype).tiny)
@@ -115,21 +117,23 @@ def recall(
         weights=rule(log_ratio + states, rows.mask),
         occupancy_weights=rule(states, rows.mask),
         importance=importance.astype(log_ratio.dtype),
-        absorbed=_absorbed(batches, discount).astype(log_ratio.dtype),
+        absorbed=_absorbed(batches, discount),
         rule=rule,
     )
 
 
-def _absorbed(batches: Batch, discount: Float[Array, ""] | float | None) -> Float[Array, " window"]:
-    """The importance of time after endings, by age.
+def _absorbed(batches: Batch, discount: Float[Array, ""] | float | None) -> Float[Array, " window"] | None:
+    """The importance of time after endings, by age; None where it does not count.
 
     An episode that ended at time t stays in an absorbing state from t + 1 on, which discounted
     states visit with Σ_{k > t} γ^k = γ^{t+1} / (1 − γ). An independent draw that fell there counts one.
     """
+    if discount is None and batches.absorbed is None:
+        return None
     total = jnp.zeros(len(batches.mask))
     if discount is not None:
         ended = batches.mask & (batches.terminated | batches.truncated)
-        total += jnp.where(ended, discount ** (batches.times + 1) / (1 - discount), 0).sum((1, 2))
+        total += jnp.where(ended, discount ** (batches.times + 1.0) / (1 - discount), 0).sum((1, 2))
     if batches.absorbed is not None:
         total += batches.absorbed.sum((1, 2))
     return total

@@ -1519,7 +1519,7 @@ SOUND = [
         (
             "time after an ending begins a step early",
             "_absorbed",
-            "discount ** (batches.times + 1)",
+            "discount ** (batches.times + 1.0)",
             "discount**batches.times",
             "discounted_states_and_the_scale_of_the_objective_give_the_gradient[episodes]",
         ),
