@@ -1,4 +1,4 @@
-"""Observations in standard units: statistics of the data, and a policy that they do not move."""
+"""Observations in standard units: statistics of the data, and steps that take them into account."""
 
 import dataclasses
 
@@ -11,10 +11,7 @@ from helpers import batch_of, computed, parameters, random_policy, update
 
 from recollect.advantages import Advantages
 from recollect.algorithms import REFUSALS, RNPG, RPG, RPPO, RTRPO
-from recollect.algorithms.base import begin
 from recollect.normaliser import FURTHEST, Normaliser
-from recollect.policies import Policy, Softmax
-from recollect.project import Box
 
 KEY = jax.random.key(0)
 ALL = jnp.ones(300, bool)
@@ -64,16 +61,6 @@ def test_nothing_is_cut_before_there_are_statistics():
     np.testing.assert_allclose(Normaliser.fresh(4).seeing(FIRST, ALL)(far), np.full((1, 4), FURTHEST))
 
 
-def test_new_statistics_rewrite_the_first_layer_and_leave_the_policy_as_it_was():
-    old = normalised(random_policy(KEY), FIRST)
-    start, reference = computed(lambda: old.seeing(SECOND, ALL))
-    assert np.abs(np.asarray(start.network.layers[0].weight) - old.network.layers[0].weight).max() > 0.1
-    near = FIRST[(jnp.abs(old.normalise(FIRST)) < FURTHEST).all(1)]
-    np.testing.assert_allclose(outputs(start, near), outputs(old, near), rtol=1e-3, atol=1e-4)
-    assert np.abs(outputs(old, near)).max() > 1
-    jax.tree.map(np.testing.assert_array_equal, eqx.filter(reference, eqx.is_array), eqx.filter(old, eqx.is_array))
-
-
 def test_the_first_statistics_are_adopted_as_they_are():
     old = normalised(random_policy(KEY))
     start, reference = computed(lambda: old.seeing(FIRST, ALL))
@@ -82,11 +69,12 @@ def test_the_first_statistics_are_adopted_as_they_are():
     np.testing.assert_array_equal(outputs(reference, FIRST), outputs(start, FIRST))
 
 
-def test_a_feature_that_starts_to_vary_does_not_blow_up_the_network():
-    old = normalised(random_policy(KEY), FIRST.at[:, 2].set(7.0))
-    start, _ = computed(lambda: old.seeing(SECOND, ALL))
-    np.testing.assert_array_equal(start.network.layers[0].weight[:, 2], old.network.layers[0].weight[:, 2])
-    assert np.abs(outputs(start, SECOND)).max() < 100
+def test_later_statistics_are_a_part_of_the_step():
+    old = normalised(random_policy(KEY), FIRST)
+    start, reference = computed(lambda: old.seeing(SECOND, ALL))
+    np.testing.assert_array_equal(parameters(start), parameters(old))
+    assert float(start.normaliser.seen) == 600
+    jax.tree.map(np.testing.assert_array_equal, eqx.filter(reference, eqx.is_array), eqx.filter(old, eqx.is_array))
 
 
 def drifting(key, policy, scale):
@@ -103,29 +91,14 @@ def mean_kl(old, new, batch):
     return float(jnp.sum(kls, where=batch.mask) / batch.mask.sum())
 
 
-class Opaque(eqx.Module):
-    """A network whose first layer nobody may rewrite."""
-
-    inner: eqx.nn.MLP
-
-    def __call__(self, x):
-        return self.inner(x)
-
-
-def opaque(key):
-    return Policy(Opaque(eqx.nn.MLP(4, 2, 5, 1, key=key)), Softmax(), Normaliser.fresh(4))
-
-
-@pytest.mark.parametrize("kind", ["rewritten", "opaque"])
-def test_no_step_leaves_the_trust_region_while_the_statistics_move(kind):
+def test_no_step_leaves_the_trust_region_while_the_statistics_move():
     """From the policy that acted to the one that acts next, and nothing moves it after the search."""
-    algorithm = RTRPO(window=2, target_kl=0.01, advantages=Advantages(), damping=0.1)
-    policy = normalised(random_policy(KEY)) if kind == "rewritten" else opaque(KEY)
-    drift = 1.0 if kind == "rewritten" else 0.03  # which the step has to make room for
+    algorithm = RTRPO(window=2, target_kl=0.05, advantages=Advantages(), damping=0.1)
+    policy = normalised(random_policy(KEY))
     state = algorithm.init(policy, batch_of(KEY, policy), KEY)
     accepted = 0
     for i in range(6):
-        batch = drifting(jax.random.key(i), state.policy, 1.0 + drift * i)
+        batch = drifting(jax.random.key(i), state.policy, 1.0 + 0.02 * i)
         old = state.policy
         state, info = update(algorithm, state, batch, KEY)
         if info.refused == 0:
@@ -134,15 +107,15 @@ def test_no_step_leaves_the_trust_region_while_the_statistics_move(kind):
             reference = old if i else dataclasses.replace(old, normaliser=state.policy.normaliser)
             moved = mean_kl(reference, state.policy, batch)
             np.testing.assert_allclose(float(info.kl), moved, rtol=1e-2, atol=1e-6)
-            assert moved <= 0.0101
+            assert moved <= 0.0505
     assert accepted >= 2
     assert float(state.policy.normaliser.seen) > 0
 
 
 def test_the_search_sees_statistics_that_move_the_policy():
-    """A network that cannot be rewritten is moved by its statistics alone, which counts against the radius."""
+    """They alone take the policy further than the radius."""
     algorithm = RTRPO(window=1, target_kl=1e-4, advantages=Advantages(), damping=0.1)
-    state = algorithm.init(opaque(KEY), batch_of(KEY, opaque(KEY)), KEY)
+    state = algorithm.init(normalised(random_policy(KEY)), batch_of(KEY, random_policy(KEY)), KEY)
     state, _ = update(algorithm, state, drifting(KEY, state.policy, 1.0), KEY)
     after, info = update(algorithm, state, drifting(jax.random.key(1), state.policy, 30.0), KEY)
     assert REFUSALS[int(info.refused)].startswith("the line search found no step")
@@ -164,36 +137,3 @@ def test_a_refused_update_moves_no_statistics(algorithm):
     moved, info = update(algorithm, state, batch, KEY)
     assert info.refused == 0
     assert float(moved.policy.normaliser.seen) == 300 + int(batch.mask.sum())
-
-
-def start_of(algorithm, state, batch):
-    return eqx.filter_jit(lambda: begin(algorithm, state, batch, None))()
-
-
-def test_moments_of_adam_scale_with_the_first_layer():
-    """An update that Adam would make of the same gradients is the same change of the function."""
-    algorithm = RPG(window=1, optimizer="adam")
-    state = algorithm.init(normalised(random_policy(KEY)), batch_of(KEY, random_policy(KEY)), KEY)
-    state, _ = update(algorithm, state, drifting(KEY, state.policy, 1.0), KEY)
-    start = start_of(algorithm, state, drifting(KEY, state.policy, 5.0))
-    old, new = state.optimizer[0], start.state.optimizer[0]
-    ratio = np.asarray(state.policy.normaliser.units.spread / start.state.policy.normaliser.units.spread)
-    weights = state.policy.network.layers[0].weight.size
-    first = lambda moment: np.asarray(moment)[:weights].reshape(-1, 4)
-    np.testing.assert_allclose(first(new.mu), first(old.mu) * ratio, rtol=1e-4)
-    np.testing.assert_allclose(first(new.nu), first(old.nu) * ratio**2, rtol=1e-4)
-    np.testing.assert_array_equal(new.mu[weights:], old.mu[weights:])
-    assert ratio.max() < 0.8
-    # Weights are measured in the inverse units of gradients by them.
-    scaled = np.asarray(start.state.policy.network.layers[0].weight) / state.policy.network.layers[0].weight
-    np.testing.assert_allclose(scaled, np.broadcast_to(1 / ratio, scaled.shape), rtol=1e-3)
-
-
-def test_rewritten_parameters_are_put_back_into_the_feasible_set():
-    algorithm = RPG(window=1, project=Box(-0.5, 0.5))
-    inside = algorithm.project(random_policy(KEY))
-    state = algorithm.init(normalised(inside, FIRST), batch_of(KEY, inside), KEY)
-    start = start_of(algorithm, state, drifting(KEY, state.policy, 50.0))
-    assert np.abs(parameters(start.state.policy)).max() <= 0.5
-    free = start_of(RPG(window=1), state, drifting(KEY, state.policy, 50.0))
-    assert np.abs(parameters(free.state.policy)).max() > 0.6

@@ -4,8 +4,10 @@ The normaliser is a part of the policy (and of the critic), and what is stored a
 when it moves, π(a|s) of old transitions is that of the policy as it is now, and importance ratios stay
 true. Storing normalised observations instead would compare them with policies that never saw them so.
 
-New statistics are taken at the beginning of an update, and the first layer is rewritten so that π stays
-as it was (`Policy.seeing`): the step that a trust region has allowed is the only one that moves π.
+New statistics are taken at the beginning of an update, before its step is searched for and measured
+(`Policy.seeing`): nothing moves π after a trust region has allowed a step. They move π themselves. To
+rewrite the first layer so that they do not keeps the network in the units of the first batch for
+ever, and learns less: `benchmarks/normaliser.py`.
 """
 
 import equinox as eqx
@@ -61,15 +63,3 @@ class Normaliser(Frozen):
         mean = units.mean + share * apart
         variance = (1 - share) * units.spread**2 + share * new.spread**2 + share * (1 - share) * apart**2
         return Normaliser(Units(mean, jnp.sqrt(variance)), total)
-
-    def map_to(self, new: "Normaliser") -> tuple[Float[Array, " feature"], Float[Array, " feature"]]:
-        """(scale, shift) with z = scale · z′ + shift, from the units of `new` to these, before any cut.
-
-        A feature that has not varied so far keeps its coefficient: all that was learned of it
-        is its constant, and its spread of next to nothing would make the scale absurd.
-        """
-        old, new_units = self.units, new.units
-        varied = old.spread > 2 * SPREAD_FLOOR
-        scale = jnp.where(varied, new_units.spread / old.spread, 1.0)
-        shift = jnp.where(varied, (new_units.mean - old.mean) / old.spread, 0.0)
-        return scale, shift

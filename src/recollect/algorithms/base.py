@@ -226,12 +226,8 @@ def begin(algorithm: AbstractAlgorithm, state: State, batch: Batch, oracle: Abst
     newest = jax.tree.map(lambda x: x[0], history.batches)
     rows = newest.observations.reshape(-1, *newest.observations.shape[2:])
     policy, reference = state.policy.seeing(rows, newest.mask.ravel())
-    optimizer = state.optimizer
-    if policy is not state.policy:
-        policy = algorithm.project(policy)
-        optimizer = _in_units_of(optimizer, state.policy, policy)
     return Start(
-        state=dataclasses.replace(state, policy=policy, optimizer=optimizer, history=history),
+        state=dataclasses.replace(state, policy=policy, history=history),
         reference=reference,
         usable=usable,
         recalled=weigh(algorithm, history, policy, oracle),
@@ -249,14 +245,6 @@ def weigh(algorithm: AbstractAlgorithm, history: History, policy: AbstractPolicy
     """All that is stored, weighed by the current policy."""
     discount = algorithm.discount if algorithm.discount_states else None
     return recall(history, policy, algorithm.weights, discount, oracle)
-
-
-def _in_units_of(optimizer: Any, old: AbstractPolicy, new: AbstractPolicy) -> Any:
-    """Adam's moments of gradients by the parameters of `new`, which are those of `old` in other units."""
-    scale = flatten(old.parameter_units())[0] / flatten(new.parameter_units())[0]
-    adam = lambda node: isinstance(node, optax.ScaleByAdamState)
-    moved = lambda node: node._replace(mu=node.mu * scale, nu=node.nu * scale**2) if adam(node) else node
-    return jax.tree.map(moved, optimizer, is_leaf=adam)
 
 
 def judge(

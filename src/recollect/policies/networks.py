@@ -34,12 +34,6 @@ class MLP(eqx.Module):
             x = ACTIVATIONS[self.activation](layer(x))
         return self.layers[-1](x)
 
-    def with_inputs(self, scale: Float[Array, " in"], shift: Float[Array, " in"]) -> "MLP":
-        """The network g with g(x) = f(scale · x + shift), where f is this one; its first layer needs a bias."""
-        first, *rest = self.layers
-        bias = jnp.asarray(first.bias) + first.weight @ shift
-        return MLP((Affine(first.weight * scale, bias), *rest), self.activation)
-
 
 def mlp(
     key: PRNGKeyArray, inputs: int, outputs: int, widths: Sequence[int] = (32,), activation: str = "relu", final_scale: float = 0.01

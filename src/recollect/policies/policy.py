@@ -3,7 +3,6 @@
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import TypeGuard
 
 import equinox as eqx
 import jax
@@ -11,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
 from recollect.normaliser import Normaliser
-from recollect.policies.networks import MLP
 
 
 class AbstractPolicy(eqx.Module):
@@ -45,10 +43,6 @@ class AbstractPolicy(eqx.Module):
         """For policies that keep statistics of what they see: where an update starts, and from where its step is measured."""
         del observations, mask
         return self, self
-
-    def parameter_units(self) -> "AbstractPolicy":
-        """A policy whose arrays say, entry by entry, in which units θ is: a gradient by θ is in their inverse."""
-        return jax.tree.map(lambda x: jnp.ones_like(x) if eqx.is_inexact_array(x) else x, self)
 
 
 class AbstractHead(eqx.Module):
@@ -98,32 +92,16 @@ class Policy(AbstractPolicy):
     def seeing(self, observations: Float[Array, "row *feature"], mask: Bool[Array, " row"]) -> tuple["Policy", "Policy"]:
         """The policy with statistics that include new observations, and the policy that its step is measured from.
 
-        With z = (x − m) / σ before and z′ = (x − m′) / σ′ after, the first layer becomes
-        W′ = W · diag(σ′/σ), b′ = b + W (m′ − m) / σ, so that W′z′ + b′ = Wz + b: π stays as it was, but
-        for observations at the cut. A network whose first layer cannot be rewritten moves with its
-        statistics. The step is measured from the policy as it was, so that a trust region sees that.
-
-        The very first statistics are adopted as they are: nothing has been learned that could be
-        lost, and the step is measured from the policy that has them.
+        Other statistics move π, so the step is measured from the policy as it was: a trust region sees
+        what they did. The very first ones are no step, as nothing has been learned before them that
+        could be lost; the step is then measured from the policy that has them.
         """
         if self.normaliser is None:
             return self, self
-        new = self.normaliser.seeing(observations, mask)
-        adopted = dataclasses.replace(self, normaliser=new)
+        start = dataclasses.replace(self, normaliser=self.normaliser.seeing(observations, mask))
         first = self.normaliser.seen == 0
-        choose = lambda one, other: jnp.where(first, one, other) if eqx.is_array(one) else one
-        kept = adopted
-        if _rewritable(self.network):
-            kept = dataclasses.replace(adopted, network=self.network.with_inputs(*self.normaliser.map_to(new)))
-        start = jax.tree.map(choose, adopted, kept)
+        choose = lambda new, old: jnp.where(first, new, old) if eqx.is_array(new) else new
         return start, jax.tree.map(choose, start, self)
-
-    def parameter_units(self) -> "Policy":
-        ones = jax.tree.map(lambda x: jnp.ones_like(x) if eqx.is_inexact_array(x) else x, self)
-        if self.normaliser is None or not _rewritable(self.network):
-            return ones
-        weight = ones.network.layers[0].weight * self.normaliser.units.spread
-        return eqx.tree_at(lambda policy: policy.network.layers[0].weight, ones, weight)
 
     def sample(self, key: PRNGKeyArray, observation: Float[Array, "*feature"]) -> Shaped[Array, "*action"]:
         return self.head.sample(key, self.outputs(observation))
@@ -139,8 +117,3 @@ class Policy(AbstractPolicy):
 
     def kl(self, other: "Policy", observation: Float[Array, "*feature"]) -> Float[Array, ""]:
         return self.head.kl(self.outputs(observation), other.head, other.outputs(observation))
-
-
-def _rewritable(network: Callable) -> TypeGuard[MLP]:
-    """Whether the first layer can make up for other units of its inputs."""
-    return isinstance(network, MLP) and network.layers[0].bias is not None
