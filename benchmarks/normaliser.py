@@ -61,9 +61,7 @@ def table() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("label", help="name of what is measured, for example before")
     parser.add_argument("--seeds", type=int, default=10)
     options = parser.parse_args()
