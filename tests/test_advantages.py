@@ -225,4 +225,8 @@ def test_standardised_advantages_have_no_scale_of_their_own(scale):
 
 def test_advantages_that_are_all_the_same_hold_no_signal():
     mask = jnp.ones((1, 3, 7), bool)
-    np.testing.assert_array_equal(_standardised(jnp.full((1, 3, 7), 0.1), mask), 0)
+    same = jnp.full((1, 3, 7), 0.1)
+    np.testing.assert_array_equal(_standardised(same, mask), 0)
+    rounded = same.at[0, 0].multiply(1 + 2e-7)  # the next float or two
+    assert (rounded != same).any()
+    np.testing.assert_array_equal(_standardised(rounded, mask), 0)

@@ -1468,13 +1468,6 @@ SOUND = [
             "discounted_states_and_the_scale_of_the_objective_give_the_gradient[episodes]",
         ),
         (
-            "time after an ending begins a step early",
-            "_absorbed",
-            "discount ** (batches.times + 1.0)",
-            "discount**batches.times",
-            "discounted_states_and_the_scale_of_the_objective_give_the_gradient[episodes]",
-        ),
-        (
             "draws leave out walks that ended early",
             "Draws.__call__",
             "absorbed=~collected.batch.mask",
@@ -1494,6 +1487,16 @@ SOUND = [
             "surrogate * recalled.coverage(self.window)",
             "surrogate",
             "ppo_has_the_same_scale",
+        ),
+    ),
+    *_in(
+        "test_weights",
+        (
+            "time after an ending begins a step early",
+            "_absorbed",
+            "discount ** (batches.times + 1.0)",
+            "discount**batches.times",
+            "discounted_states",
         ),
     ),
     *_in(
