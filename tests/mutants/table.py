@@ -1671,10 +1671,10 @@ LOCAL = [
             "arma_covariance_is_the_sum_over_responses_to_single_noises",
         ),
         (
-            "near θ̄: `np.eye(len(drift)) + step * drift` becomes `np.eye(len(drift)) - step * drift`",
+            "near θ̄: the transition takes half a step",
             "_stable_transition",
             "np.eye(len(drift)) + step * drift",
-            "np.eye(len(drift)) - step * drift",
+            "np.eye(len(drift)) + step / 2 * drift",
             "without_reuse_it_is_the_discrete_lyapunov_equation",
         ),
         (
