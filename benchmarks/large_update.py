@@ -45,10 +45,10 @@ def ours(tolerance: float):
     import jax
     import jax.numpy as jnp
 
-    from recollect.fisher import Fisher
-    from recollect.gradient import policy_gradient
-    from recollect.scores import score_matrix
-    from recollect.solve import Solver
+    from recollect.estimate.fisher import Fisher
+    from recollect.estimate.gradient import policy_gradient
+    from recollect.policies.scores import score_matrix
+    from recollect.step.solve import Solver
 
     weights, *arrays = data()
     policy, (observations, actions, importance, advantages) = policy_of(weights), map(jnp.asarray, arrays)
@@ -69,7 +69,7 @@ def explicit():
     import jax
     import jax.numpy as jnp
 
-    from recollect.types import flatten
+    from recollect.tree import flatten
 
     weights, *arrays = data()
     observations, actions, importance, advantages = map(jnp.asarray, arrays)

@@ -111,7 +111,7 @@ def speed(rounds: int = 15) -> dict[str, list[float]]:
     from gymnasium.vector import SyncVectorEnv
 
     from recollect import make, train
-    from recollect.presets import preset
+    from recollect.run.presets import preset
 
     env, chosen = make("Hopper-v5"), preset("rtrpo", "Hopper-v5")
     vector, copies = env.open(8, 0), 8

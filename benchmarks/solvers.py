@@ -13,15 +13,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from recollect.advantages import returns_to_go
 from recollect.algorithms import RNPG
-from recollect.collect import Steps
+from recollect.collect.compiled import Steps
 from recollect.envs import CartPole
-from recollect.fisher import Fisher
+from recollect.estimate.advantages import returns_to_go
+from recollect.estimate.fisher import Fisher
 from recollect.policies import Policy, softmax_policy
-from recollect.scores import score_matrix
-from recollect.solve import Solver, cheapest
-from recollect.train import train
+from recollect.policies.scores import score_matrix
+from recollect.run.train import train
+from recollect.step.solve import Solver, cheapest
 
 DAMPING = 1e-3
 NETWORKS = {226: (32,), 1282: (32, 32), 4610: (64, 64)}

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from recollect import RNPG, CartPole, softmax_policy, train
-from recollect.types import flatten
+from recollect.tree import flatten
 
 SEEDS, ITERATIONS, WINDOW, EPISODES, LENGTH = 50, 150, 10, 4, 200
 ROWS = WINDOW * EPISODES * LENGTH

@@ -15,7 +15,7 @@ import numpy as np
 
 from recollect import RTRPO, TRPO, Architecture, Episodes, make
 from recollect.envs import ENVIRONMENTS, AbstractOracle
-from recollect.types import traced_floats
+from recollect.tree import traced_floats
 
 ITERATIONS, RADIUS = 100, 0.01
 

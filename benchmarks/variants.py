@@ -25,7 +25,7 @@ VARIANTS = ("ppo", *CONTROLS["rppo"], "rppo", "trpo", *CONTROLS["rtrpo"], "rtrpo
 def variant(env: str, label: str):
     """The preset or control of that label."""
     from recollect.algorithms.control import equal_steps_control, without_reuse
-    from recollect.presets import preset
+    from recollect.run.presets import preset
 
     name, _, change = label.partition(", ")
     chosen = preset(name, env)

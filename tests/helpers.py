@@ -6,10 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from recollect.algorithms import AbstractAlgorithm
-from recollect.collect import AbstractCollector, Episodes
+from recollect.batch import Batch
+from recollect.collect.compiled import Episodes
+from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, CartPole
 from recollect.policies import AbstractPolicy, softmax_policy
-from recollect.types import Batch, flatten, traced_floats
+from recollect.tree import flatten, traced_floats
 
 ENV = CartPole(max_steps=20)
 

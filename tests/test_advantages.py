@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from helpers import batch_of, computed, random_policy
 
-from recollect.advantages import Advantages, _standardised, linear_values, returns_to_go, vtrace
-from recollect.collect import Draws, Steps
-from recollect.critic import Critic
+from recollect.batch import Batch
+from recollect.collect.compiled import Draws, Steps
 from recollect.envs import CartPole, garnet
-from recollect.history import History
+from recollect.estimate.advantages import Advantages, _standardised, linear_values, returns_to_go, vtrace
+from recollect.estimate.critic import Critic
+from recollect.memory.history import History
 from recollect.policies import tabular_softmax_policy
-from recollect.types import Batch
 
 KEY = jax.random.key(0)
 

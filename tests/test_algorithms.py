@@ -11,22 +11,22 @@ import optax
 import pytest
 from helpers import ENV, batch_of, parameters, random_policy, update, updated
 
-from recollect.advantages import Advantages
 from recollect.algorithms import PG, PPO, REFUSALS, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
 from recollect.algorithms.base import begin, judge, reweighed_gradient
 from recollect.algorithms.natural import reweighed_fisher
-from recollect.collect import Draws, Episodes, Steps
-from recollect.critic import Critic
+from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.envs import LQC, CartPole, garnet
-from recollect.history import History
+from recollect.estimate.advantages import Advantages
+from recollect.estimate.critic import Critic
+from recollect.memory.history import History
+from recollect.memory.rows import recall, remember_occupancy
+from recollect.memory.weights import Weights
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
-from recollect.project import Ball, Box
-from recollect.recall import recall, remember_occupancy
-from recollect.scores import expected_score_matrix
-from recollect.solve import Solver
-from recollect.surrogate import clipped_surrogate, silenced
-from recollect.types import flatten
-from recollect.weights import Weights
+from recollect.policies.scores import expected_score_matrix
+from recollect.step.project import Ball, Box
+from recollect.step.solve import Solver
+from recollect.step.surrogate import clipped_surrogate, silenced
+from recollect.tree import flatten
 
 KEY = jax.random.key(0)
 POLICY = random_policy(KEY)

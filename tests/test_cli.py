@@ -77,9 +77,9 @@ NAMES = """
 import sys
 import recollect
 assert "jax" not in sys.modules
-import recollect.report  # which imports the module recollect.train
+import recollect.report.tables
 from recollect import train
-assert train is recollect.train is sys.modules["recollect.train"].train
+assert train is recollect.train is sys.modules["recollect.run.train"].train
 assert callable(train)
 from recollect import public
 for name in public.__all__:

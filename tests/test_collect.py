@@ -9,11 +9,11 @@ import scipy.stats
 from helpers import computed
 from jaxtyping import Array, Int
 
-from recollect.collect import Draws, Episodes, Steps
+from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.envs import AbstractEnv, Actions, CartPole, Step, garnet
 from recollect.policies import softmax_policy, tabular_softmax_policy
-from recollect.random import unrolled
-from recollect.types import flatten
+from recollect.prng import unrolled
+from recollect.tree import flatten
 
 KEY = jax.random.key(7)
 

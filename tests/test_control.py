@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from helpers import ENV, batch_of, parameters, random_policy, update
 
-from recollect.advantages import Advantages
 from recollect.algorithms import PPO, RNPG, RPPO, RTRPO, TRPO, control
 from recollect.algorithms.control import (
     NewestRepeated,
@@ -16,9 +15,10 @@ from recollect.algorithms.control import (
     planned_steps,
     without_reuse,
 )
-from recollect.collect import Episodes, Steps
-from recollect.critic import Critic
-from recollect.types import Batch
+from recollect.batch import Batch
+from recollect.collect.compiled import Episodes, Steps
+from recollect.estimate.advantages import Advantages
+from recollect.estimate.critic import Critic
 
 KEY = jax.random.key(0)
 POLICY = random_policy(KEY)

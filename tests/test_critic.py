@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from helpers import ENV, batch_of, computed, random_policy, update
 
-from recollect.advantages import Advantages
 from recollect.algorithms import RPG
-from recollect.critic import Critic, Units, _in_units
+from recollect.estimate.advantages import Advantages
+from recollect.estimate.critic import Critic, Units, _in_units
 from recollect.minibatches import sweep
 
 KEY = jax.random.key(0)

@@ -10,7 +10,7 @@ from helpers import computed
 from recollect.envs import LQC, CartPole, Tabular, chain, garnet, gridworld
 from recollect.envs.cartpole import CartPoleState
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
-from recollect.types import flatten
+from recollect.tree import flatten
 
 
 def test_cartpole_equals_gymnasium_step_by_step():

@@ -10,15 +10,16 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from recollect.algorithms import NPG
-from recollect.collect import Draws, Episodes
-from recollect.defaults import Architecture, check_fit
+from recollect.collect.compiled import Draws, Episodes
 from recollect.envs import LQC, InvertedPendulum, garnet
-from recollect.gradient import policy_gradient
-from recollect.history import History
+from recollect.estimate.gradient import policy_gradient
+from recollect.memory.history import History
+from recollect.memory.rows import recall
+from recollect.memory.weights import Weights
 from recollect.policies import ShiftPolicy, softmax_policy, tabular_softmax_policy
-from recollect.recall import recall
+from recollect.policies.architecture import Architecture
+from recollect.run.fit import check_fit
 from recollect.theory.lqc import asymptotic_variance, inverse_fisher_moments, moments
-from recollect.weights import Weights
 
 KEY = jax.random.key(0)
 ENV = LQC()

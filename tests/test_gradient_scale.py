@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from helpers import random_policy
 
-from recollect.advantages import Advantages
 from recollect.algorithms import PG, PPO
 from recollect.algorithms.base import begin, judge, reweighed_gradient
-from recollect.collect import Draws, Episodes, Steps
+from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.envs import AbstractEnv, Actions, CartPole, Step, Tabular
-from recollect.gradient import policy_gradient
+from recollect.estimate.advantages import Advantages
+from recollect.estimate.gradient import policy_gradient
 from recollect.policies import tabular_softmax_policy
-from recollect.types import flatten
+from recollect.tree import flatten
 
 KEY = jax.random.key(0)
 DISCOUNT = 0.9

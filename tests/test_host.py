@@ -20,18 +20,18 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hosted_envs import ACTIONS, BAD, OBSERVATIONS, Anything, Counting, Spoiled, killed
 
 from recollect import EnvironmentFailure, Episodes, Steps, host, make, train
-from recollect.advantages import Advantages
 from recollect.algorithms import REFUSALS, RPG, RTRPO, TRPO, VNPG, VPG
 from recollect.cli import main
-from recollect.collect_host import HostCollector
-from recollect.defaults import Architecture, make_policy
+from recollect.collect.host import HostCollector
 from recollect.envs import CartPole
 from recollect.envs.spaces import actions_of, decoder, encoder
-from recollect.normaliser import Normaliser
+from recollect.estimate.advantages import Advantages
+from recollect.memory.weights import Weights
 from recollect.policies import Gaussian, Policy, mlp, softmax_policy
-from recollect.scores import score_matrix
-from recollect.types import flatten
-from recollect.weights import Weights
+from recollect.policies.architecture import Architecture, make_policy
+from recollect.policies.normaliser import Normaliser
+from recollect.policies.scores import score_matrix
+from recollect.tree import flatten
 
 PLAIN = Architecture(widths=(), normalise=False)
 

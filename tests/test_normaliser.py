@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers import batch_of, computed, parameters, random_policy, update
 
-from recollect.advantages import Advantages
 from recollect.algorithms import REFUSALS, RNPG, RPG, RPPO, RTRPO
-from recollect.normaliser import FURTHEST, Normaliser
+from recollect.estimate.advantages import Advantages
+from recollect.policies.normaliser import FURTHEST, Normaliser
 
 KEY = jax.random.key(0)
 ALL = jnp.ones(300, bool)

@@ -10,7 +10,6 @@ import scipy.integrate
 import scipy.stats
 from helpers import computed
 
-from recollect.normaliser import Normaliser
 from recollect.policies import (
     Gaussian,
     GridSoftmax,
@@ -28,7 +27,8 @@ from recollect.policies import (
     tabular_direct_policy,
     tabular_softmax_policy,
 )
-from recollect.types import flatten
+from recollect.policies.normaliser import Normaliser
+from recollect.tree import flatten
 
 OUTPUTS, OTHER = jnp.array([0.3, -1.2, 0.9]), jnp.array([-0.4, 0.1, 0.6])
 BOUNDS = ((-1.0, 1.0), (0.1, 0.7), (-3.0, 100.0))

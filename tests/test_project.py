@@ -8,8 +8,8 @@ from helpers import parameters
 from scipy.optimize import minimize
 
 from recollect.policies import ShiftPolicy, tabular_direct_policy, tabular_softmax_policy
-from recollect.project import Ball, Box, Simplex, Unconstrained, parse_projection
-from recollect.types import flatten
+from recollect.step.project import Ball, Box, Simplex, Unconstrained, parse_projection
+from recollect.tree import flatten
 
 
 def with_parameters(values):

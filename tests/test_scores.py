@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers import computed, dense
 
-from recollect.fisher import Fisher
-from recollect.gradient import policy_gradient
-from recollect.packing import Packing
+from recollect.estimate.fisher import Fisher
+from recollect.estimate.gradient import policy_gradient
+from recollect.memory.rows import Packing
 from recollect.policies import (
     Policy,
     gaussian_policy,
@@ -21,8 +21,8 @@ from recollect.policies import (
     tabular_direct_policy,
     tabular_softmax_policy,
 )
-from recollect.scores import TracedScores, expected_score_matrix, fold, score_matrix
-from recollect.types import flatten
+from recollect.policies.scores import TracedScores, expected_score_matrix, fold, score_matrix
+from recollect.tree import flatten
 
 KEY = jax.random.key(0)
 ROWS = 11

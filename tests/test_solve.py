@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from helpers import computed
 
-from recollect.fisher import Fisher
+from recollect.estimate.fisher import Fisher
 from recollect.policies import softmax_policy
-from recollect.scores import score_matrix
-from recollect.solve import Solver, _direct, cheapest
+from recollect.policies.scores import score_matrix
+from recollect.step.solve import Solver, _direct, cheapest
 
 
 @functools.cache

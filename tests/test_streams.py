@@ -10,10 +10,10 @@ from gymnasium import spaces
 from jaxtyping import Array, Float, Int
 
 from recollect import Episodes, Steps, host, train
-from recollect.advantages import Advantages
 from recollect.algorithms import RNPG, VPG
-from recollect.collect_host import HostCollector
+from recollect.collect.host import HostCollector
 from recollect.envs import AbstractEnv, Actions, Step
+from recollect.estimate.advantages import Advantages
 from recollect.policies import AbstractPolicy, softmax_policy
 
 KEY = jax.random.key(3)

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from recollect.advantages import Advantages
 from recollect.algorithms import NPG
-from recollect.collect import Draws, Episodes
+from recollect.collect.compiled import Draws, Episodes
 from recollect.envs import LQC, CartPole, chain
+from recollect.estimate.advantages import Advantages
 from recollect.policies import AbstractPolicy, ShiftPolicy, softmax_policy, tabular_softmax_policy
 from recollect.theory.corridor import switched_corridor
 from recollect.theory.covariance import BLOCKS, Moments, moments, optimum, stationary_covariance
 from recollect.theory.gain import Gain, _components, near_floor, noise_ratio, predict_gain
 from recollect.theory.lqc import asymptotic_variance, gradient_variance, inverse_fisher_moments
-from recollect.types import flatten
+from recollect.tree import flatten
 
 BATCH, DAMPING = 4, 0.01
 DRAW = np.random.default_rng(0)

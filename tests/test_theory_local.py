@@ -25,7 +25,7 @@ from recollect.theory.linear import (
 )
 from recollect.theory.local import Paths, Task, local_problem, mixed_gradient, run_all
 from recollect.theory.process import Band, Measured, Process, even_in_time, lagged_products, sup_t
-from recollect.types import flatten
+from recollect.tree import flatten
 
 matplotlib.use("Agg")
 # Not symmetric, and noises of different shapes: a transpose or a swap must change the answer.

@@ -12,10 +12,10 @@ from jax.scipy.stats import norm
 from scipy import integrate, stats
 
 from recollect.cli import main
-from recollect.collect import Draws, Occupancy
+from recollect.collect.compiled import Draws, Occupancy
 from recollect.envs import LQC, chain
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
-from recollect.random import fusing_key, normal
+from recollect.prng import fusing_key, normal
 from recollect.theory import lqc
 from recollect.theory.normality import (
     Normality,

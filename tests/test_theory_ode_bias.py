@@ -11,9 +11,9 @@ import pytest
 
 from recollect.cli import main
 from recollect.envs import LQC, chain, garnet, make
-from recollect.fisher import Fisher
+from recollect.estimate.fisher import Fisher
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
-from recollect.scores import score_matrix
+from recollect.policies.scores import score_matrix
 from recollect.theory.bias import Bias, Deviations, controlled
 from recollect.theory.enumeration import mean_inverse_fisher, occupancy_of_cells, outcomes
 from recollect.theory.lqc import inverse_fisher_moments

@@ -37,9 +37,9 @@ from recollect import (
     train,
 )
 from recollect.algorithms import ALGORITHMS, PG
-from recollect.defaults import check_fit
 from recollect.envs import AbstractEnv, Actions, Step
-from recollect.presets import PRESETS
+from recollect.run.fit import check_fit
+from recollect.run.presets import PRESETS
 from recollect.runtime import use_compilation_cache
 
 SHORT = CartPole(max_steps=20)

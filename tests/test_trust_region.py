@@ -8,15 +8,15 @@ import pytest
 from helpers import computed, update
 from jaxtyping import Array, Float
 
-from recollect.advantages import Advantages
 from recollect.algorithms import PPO, RTRPO, TRPO
-from recollect.history import History
+from recollect.batch import Batch
+from recollect.estimate.advantages import Advantages
+from recollect.memory.history import History
+from recollect.memory.rows import recall
+from recollect.memory.weights import Weights
 from recollect.policies import AbstractPolicy
-from recollect.recall import recall
-from recollect.solve import Solution
-from recollect.trust_region import backtrack, length_to_radius
-from recollect.types import Batch
-from recollect.weights import Weights
+from recollect.step.solve import Solution
+from recollect.step.trust_region import backtrack, length_to_radius
 
 KEY = jax.random.key(0)
 PLAIN = Advantages(baseline="none")

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from helpers import ENV, batch_of, random_policy
 
-from recollect.collect import Draws
+from recollect.collect.compiled import Draws
 from recollect.envs import LQC, garnet
-from recollect.history import History
+from recollect.memory.history import History
+from recollect.memory.rows import recall as _recall
+from recollect.memory.rows import remember_occupancy
+from recollect.memory.weights import Weights, effective_sample_size
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
-from recollect.recall import recall as _recall
-from recollect.recall import remember_occupancy
-from recollect.types import flatten
-from recollect.weights import Weights, effective_sample_size
+from recollect.tree import flatten
 
 KEY = jax.random.key(0)
 recall = eqx.filter_jit(_recall)

@@ -1,8 +1,6 @@
 """Policy gradients that reuse the trajectories of past policies by importance sampling."""
 
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
@@ -22,14 +20,3 @@ else:
 
     def __dir__():
         return sorted({*globals(), *__getattr__("__all__")})
-
-
-class _Package(types.ModuleType):
-    def __setattr__(self, name, value):
-        # Importing the module `recollect.train` binds it to a name that is the function's.
-        if name == "train" and isinstance(value, types.ModuleType):
-            value = value.train
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -1,10 +1,7 @@
 """The names that `from recollect import …` offers."""
 
-from recollect.advantages import Advantages
 from recollect.algorithms import NPG, PG, PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
-from recollect.collect import Draws, Episodes, Steps
-from recollect.critic import Critic
-from recollect.defaults import Architecture
+from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.envs import (
     LQC,
     Acrobot,
@@ -20,7 +17,9 @@ from recollect.envs import (
     host,
     make,
 )
-from recollect.normaliser import Normaliser
+from recollect.estimate.advantages import Advantages
+from recollect.estimate.critic import Critic
+from recollect.memory.weights import Weights
 from recollect.policies import (
     AbstractPolicy,
     Gaussian,
@@ -35,11 +34,12 @@ from recollect.policies import (
     tabular_direct_policy,
     tabular_softmax_policy,
 )
-from recollect.presets import Preset, preset
-from recollect.project import Ball, Box, Simplex, Unconstrained
-from recollect.solve import Solver
-from recollect.train import Training, train
-from recollect.weights import Weights
+from recollect.policies.architecture import Architecture
+from recollect.policies.normaliser import Normaliser
+from recollect.run.presets import Preset, preset
+from recollect.run.train import Training, train
+from recollect.step.project import Ball, Box, Simplex, Unconstrained
+from recollect.step.solve import Solver
 
 __all__ = [
     "LQC",

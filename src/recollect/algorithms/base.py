@@ -12,17 +12,18 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from tyro.constructors import PrimitiveConstructorSpec
 
-from recollect.advantages import Advantages, Estimates
+from recollect.batch import Batch
 from recollect.checks import check_count, check_name, check_number
-from recollect.critic import Critic, Values
 from recollect.envs.base import AbstractOracle
-from recollect.gradient import policy_gradient
-from recollect.history import History
+from recollect.estimate.advantages import Advantages, Estimates
+from recollect.estimate.critic import Critic, Values
+from recollect.estimate.gradient import policy_gradient
+from recollect.memory.history import History
+from recollect.memory.rows import Recall, recall, remember_occupancy
+from recollect.memory.weights import Weights
 from recollect.policies import AbstractPolicy
-from recollect.project import AbstractProjection, Unconstrained, parse_projection
-from recollect.recall import Recall, recall, remember_occupancy
-from recollect.types import Batch, all_finite, flatten
-from recollect.weights import Weights
+from recollect.step.project import AbstractProjection, Unconstrained, parse_projection
+from recollect.tree import all_finite, flatten
 
 
 def parse_optimizer(text: str) -> optax.GradientTransformation:

@@ -18,7 +18,7 @@ from recollect.algorithms.base import AbstractAlgorithm
 from recollect.algorithms.natural import AbstractNatural
 from recollect.algorithms.ppo import PPO
 from recollect.checks import check_count
-from recollect.recall import remember_occupancy
+from recollect.memory.rows import remember_occupancy
 
 
 class NewestRepeated(AbstractAlgorithm):

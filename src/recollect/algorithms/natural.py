@@ -6,14 +6,14 @@ from typing import Literal, get_args
 import equinox as eqx
 
 from recollect.algorithms.base import AbstractAlgorithm, Start, check_settings, initial_state, push, weigh
+from recollect.batch import Batch
 from recollect.checks import check_count, check_name, check_number
 from recollect.envs.base import AbstractOracle
-from recollect.fisher import Fisher
+from recollect.estimate.fisher import Fisher
+from recollect.memory.rows import Recall
 from recollect.policies import AbstractPolicy
-from recollect.recall import Recall
-from recollect.scores import expected_score_matrix
-from recollect.solve import Solver
-from recollect.types import Batch
+from recollect.policies.scores import expected_score_matrix
+from recollect.step.solve import Solver
 
 FisherKind = Literal["score", "expected"]
 

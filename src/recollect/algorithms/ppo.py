@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from recollect.advantages import Advantages
 from recollect.algorithms.base import (
     MINIBATCH,
     AbstractAscent,
@@ -26,11 +25,12 @@ from recollect.algorithms.base import (
     reweighed_gradient,
 )
 from recollect.checks import check_count, check_name, check_number
+from recollect.estimate.advantages import Advantages
+from recollect.memory.rows import Recall
 from recollect.minibatches import Rows, sweep
 from recollect.policies import AbstractPolicy
-from recollect.recall import Recall
-from recollect.surrogate import clipped_surrogate, silenced
-from recollect.types import all_finite, flatten
+from recollect.step.surrogate import clipped_surrogate, silenced
+from recollect.tree import all_finite, flatten
 
 ClipCentre = Literal["one", "current"]
 

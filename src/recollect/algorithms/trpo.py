@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from recollect.advantages import Advantages
 from recollect.algorithms.base import (
     SEARCH,
     SIGNAL,
@@ -21,9 +20,10 @@ from recollect.algorithms.base import (
 )
 from recollect.algorithms.natural import AbstractNatural, check_natural, reweighed_fisher
 from recollect.checks import check_count, check_number
+from recollect.estimate.advantages import Advantages
 from recollect.policies import AbstractPolicy
-from recollect.trust_region import backtrack, length_to_radius
-from recollect.types import flatten
+from recollect.step.trust_region import backtrack, length_to_radius
+from recollect.tree import flatten
 
 CAUTION_UP, CAUTION_DOWN, CAUTION_MOST = 4.0, 0.5, 1e6
 """By what a failed line search multiplies the damping, by what a successful one does until it is back, and its largest multiple."""

@@ -10,8 +10,8 @@ import tyro
 
 from recollect import __version__
 from recollect.cli.shared import console, parse
-from recollect.report import to_json, write_settings
 from recollect.runtime import use_compilation_cache
+from recollect.serial import to_json, write_settings
 from recollect.theory import EXPERIMENTS
 
 

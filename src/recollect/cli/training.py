@@ -15,13 +15,15 @@ from recollect import __version__
 from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
 from recollect.checks import check_name
 from recollect.cli.shared import console, parse
-from recollect.collect import AbstractCollector, Draws, Episodes, Steps
-from recollect.defaults import Architecture
+from recollect.collect.compiled import Draws, Episodes, Steps
+from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, Engine, HostEnv, make
-from recollect.plot import learning_curves
-from recollect.presets import PRESETS, default_preset, preset
-from recollect.report import summarise, table, to_json, write_curves, write_settings
-from recollect.train import train
+from recollect.policies.architecture import Architecture
+from recollect.report.plot import learning_curves
+from recollect.report.tables import summarise, table, write_curves
+from recollect.run.presets import PRESETS, default_preset, preset
+from recollect.run.train import train
+from recollect.serial import to_json, write_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
     out.print(table(summaries))
     out.print(f"wrote {folder}/learning_curves.png, curves.csv, settings.json", soft_wrap=True)
     if run.json:
-        print(to_json(summaries))
+        print(to_json({name: dataclasses.asdict(summary) for name, summary in summaries.items()}))
     if stopped is not None:
         raise stopped
     return 0

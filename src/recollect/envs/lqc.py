@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from recollect.checks import check_number
 from recollect.envs.base import AbstractOracle, Actions, Step, check_max_steps
-from recollect.random import normal
+from recollect.prng import normal
 
 
 class LQCState(eqx.Module):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from recollect.checks import check_count, check_number
 from recollect.envs.base import AbstractOracle, Actions, Step, check_max_steps
-from recollect.types import flatten
+from recollect.tree import flatten
 
 
 class TabularState(eqx.Module):

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from recollect.algorithms import AbstractAlgorithm
-from recollect.collect import Episodes
-from recollect.defaults import Architecture
+from recollect.collect.compiled import Episodes
 from recollect.envs import make
-from recollect.report import to_json
+from recollect.policies.architecture import Architecture
+from recollect.run.train import train
+from recollect.serial import to_json
 from recollect.theory import Normality
 from recollect.theory.findings import Findings
 from recollect.theory.replicate import Replications
-from recollect.train import train
 from recollect.workers import on_every_core
 
 CHUNK_SEEDS = 10

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from recollect.paper.cells import Outcome
-from recollect.report import standard_error
+from recollect.statistics import standard_error
 
 DRAWS = 2_000
 

@@ -17,9 +17,9 @@ from recollect.paper.attribution import control_label, controls
 from recollect.paper.cells import Cell, Outcome
 from recollect.paper.fresh import FreshCell
 from recollect.paper.protocol import CARTPOLE, EXPLICIT, PENDULUM, Problem, Protocol, Scale
-from recollect.plot import COLOURS, learning_curves
-from recollect.report import standard_error
-from recollect.solve import Solver
+from recollect.report.plot import COLOURS, learning_curves
+from recollect.statistics import standard_error
+from recollect.step.solve import Solver
 from recollect.theory.findings import Findings, panels
 
 

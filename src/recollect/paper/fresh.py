@@ -18,17 +18,18 @@ from jaxtyping import PRNGKeyArray
 
 from recollect.algorithms import PG, VPG
 from recollect.algorithms.base import judge, reweighed_gradient
-from recollect.collect import Episodes
-from recollect.defaults import make_policy
+from recollect.batch import Batch
+from recollect.collect.compiled import Episodes
 from recollect.envs import make
-from recollect.history import History
+from recollect.memory.history import History
+from recollect.memory.rows import recall
 from recollect.paper.cells import AbstractCell, Cell, File
-from recollect.plot import COLOURS
-from recollect.recall import recall
-from recollect.report import standard_error, to_json
+from recollect.policies.architecture import make_policy
+from recollect.report.plot import COLOURS
 from recollect.runtime import jit
+from recollect.serial import to_json
+from recollect.statistics import standard_error
 from recollect.theory.findings import panels
-from recollect.types import Batch
 
 
 @dataclasses.dataclass(frozen=True)

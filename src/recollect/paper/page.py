@@ -11,7 +11,7 @@ from recollect.paper.attribution import controls
 from recollect.paper.cells import Outcome
 from recollect.paper.figures import CURVES, FIGURES
 from recollect.paper.verdicts import Claim
-from recollect.report import standard_error
+from recollect.statistics import standard_error
 
 TITLES = {
     "fig1": "the two tasks",

@@ -10,12 +10,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from recollect.advantages import Advantages
 from recollect.algorithms import PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG, AbstractAlgorithm
 from recollect.algorithms.control import equal_steps_control
-from recollect.critic import Critic
-from recollect.defaults import Architecture
-from recollect.solve import Solver
+from recollect.estimate.advantages import Advantages
+from recollect.estimate.critic import Critic
+from recollect.policies.architecture import Architecture
+from recollect.step.solve import Solver
 from recollect.theory import Normality
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
-from recollect.normaliser import Normaliser
+from recollect.policies.normaliser import Normaliser
 
 
 class AbstractPolicy(eqx.Module):

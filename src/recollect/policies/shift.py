@@ -5,7 +5,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from recollect.policies.policy import AbstractPolicy
-from recollect.random import normal
+from recollect.prng import normal
 
 
 class ShiftPolicy(AbstractPolicy):

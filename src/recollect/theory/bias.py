@@ -23,20 +23,21 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from recollect.advantages import Advantages
 from recollect.algorithms import NPG
 from recollect.algorithms.base import State, begin, judge
+from recollect.batch import Batch
 from recollect.checks import check_count, check_number
 from recollect.envs import Tabular
-from recollect.gradient import policy_gradient
-from recollect.plot import COLOURS
+from recollect.estimate.advantages import Advantages
+from recollect.estimate.gradient import policy_gradient
+from recollect.memory.weights import Ratio, Weights
 from recollect.policies import AbstractPolicy, tabular_softmax_policy
+from recollect.report.plot import COLOURS
 from recollect.runtime import one_blas_thread
 from recollect.theory.enumeration import batch_of_cells, check_outcomes, outcomes, small_mdp
 from recollect.theory.findings import Findings, panels
 from recollect.theory.ode import BLOCK, draw_tabular, interval, jackknife
-from recollect.types import Batch, flatten, traced_floats
-from recollect.weights import Ratio, Weights
+from recollect.tree import flatten, traced_floats
 
 NAMES = {"occupancy": "ω", "policy": "ω̂"}
 

@@ -20,13 +20,13 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 
 from recollect.checks import check_count, check_name, check_number
-from recollect.plot import COLOURS
+from recollect.memory.weights import Ratio
+from recollect.report.plot import COLOURS
 from recollect.theory.findings import Findings, panels
 from recollect.theory.linear import arma_covariance, delayed_covariance, mean_error
 from recollect.theory.local import NAMES, SIGNS, Local, Name, Paths, Task, local_problem, run_all
 from recollect.theory.lqc import constant_step_variance
 from recollect.theory.normality import mean_interval
-from recollect.weights import Ratio
 
 BURN_IN = 6
 """Relaxation times before errors are measured, after which e^−12 of ‖θ_0 − θ̄‖² is left."""

@@ -27,8 +27,8 @@ from scipy.special import gammaln, xlogy
 from recollect.checks import check_count, check_number
 from recollect.envs import Tabular
 from recollect.policies import AbstractPolicy
-from recollect.scores import score_matrix
-from recollect.types import Module, flatten
+from recollect.policies.scores import score_matrix
+from recollect.tree import Module, flatten
 
 MOST_COUNTS = 100_000
 """Different batches that are summed over exactly; a second or so for d = 10."""

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+from recollect.batch import Batch
 from recollect.envs import Tabular, chain, load_mdp
 from recollect.policies import AbstractPolicy
-from recollect.scores import score_matrix
-from recollect.types import Batch
+from recollect.policies.scores import score_matrix
 
 MOST_OUTCOMES = 5_000
 """Outcomes of a batch that are gone through at most."""

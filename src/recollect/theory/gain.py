@@ -28,21 +28,23 @@ import scipy.stats
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
-from recollect.advantages import Advantages
 from recollect.algorithms import NPG
 from recollect.algorithms.base import begin, judge, reweighed_gradient
 from recollect.algorithms.natural import reweighed_fisher
 from recollect.checks import check_count, check_name, check_number
-from recollect.collect import AbstractCollector, Draws, Episodes
-from recollect.defaults import check_fit, make_policy
+from recollect.collect.compiled import Draws, Episodes
+from recollect.collect.rollout import AbstractCollector
 from recollect.envs import ENVIRONMENTS, LQC, AbstractEnv, AbstractOracle, make
-from recollect.plot import COLOURS
+from recollect.estimate.advantages import Advantages
 from recollect.policies import AbstractPolicy
+from recollect.policies.architecture import make_policy
+from recollect.report.plot import COLOURS
+from recollect.run.fit import check_fit
+from recollect.run.train import train
 from recollect.runtime import one_blas_thread
 from recollect.theory.findings import Findings, panels
 from recollect.theory.lqc import inverse_fisher_moments
-from recollect.train import train
-from recollect.types import flatten, traced_floats
+from recollect.tree import flatten, traced_floats
 
 BLOCKS = 16
 """Parts of the rows, and of the columns, that are left out in turn for the error bars."""

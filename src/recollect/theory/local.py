@@ -15,21 +15,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from recollect.advantages import Advantages
 from recollect.algorithms import RNPG
 from recollect.algorithms.npg import NPG
 from recollect.checks import check_name
 from recollect.envs import LQC, AbstractOracle, Tabular
+from recollect.estimate.advantages import Advantages
+from recollect.memory.weights import Ratio, Weights
 from recollect.policies import AbstractPolicy, ShiftPolicy
-from recollect.project import Box
-from recollect.random import fusing_key
-from recollect.solve import Solver
+from recollect.prng import fusing_key
+from recollect.step.project import Box
+from recollect.step.solve import Solver
 from recollect.theory import covariance, lqc
 from recollect.theory.corridor import corridor_policy, switched_corridor
 from recollect.theory.covariance import Matrix, stationary_covariance
 from recollect.theory.replicate import simulate
-from recollect.types import flatten, traced_floats
-from recollect.weights import Ratio, Weights
+from recollect.tree import flatten, traced_floats
 from recollect.workers import on_every_core
 
 Name = Literal["LQC", "corridor"]

@@ -6,10 +6,10 @@ import numpy as np
 from scipy import stats
 
 from recollect.checks import check_count
-from recollect.plot import COLOURS
+from recollect.memory.weights import Ratio
+from recollect.report.plot import COLOURS
 from recollect.theory.findings import Findings, panels
 from recollect.theory.replicate import Case, Replications, check_sizes, replicate
-from recollect.weights import Ratio
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,19 +22,20 @@ from jax import lax
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float
 
-from recollect.advantages import Advantages
 from recollect.algorithms import NPG
+from recollect.batch import Batch
 from recollect.checks import check_count, check_number
 from recollect.envs import LQC, AbstractOracle, Tabular
-from recollect.plot import COLOURS
+from recollect.estimate.advantages import Advantages
+from recollect.memory.weights import Ratio, Weights
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
-from recollect.project import Box
+from recollect.report.plot import COLOURS
 from recollect.runtime import one_blas_thread
+from recollect.step.project import Box
 from recollect.theory.enumeration import batch_of_cells, check_outcomes, draws_as_batch, mean_inverse_fisher, occupancy_of_cells, small_mdp
 from recollect.theory.findings import Findings, panels
 from recollect.theory.lqc import inverse_fisher_moments
-from recollect.types import Batch, flatten, traced_floats
-from recollect.weights import Ratio, Weights
+from recollect.tree import flatten, traced_floats
 
 BLOCK = 1000
 """Replications that run side by side: XLA on a CPU can wait for itself forever over batches of many thousand factorisations."""

@@ -29,11 +29,11 @@ from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 
 from recollect.checks import check_count, check_name, check_number
-from recollect.plot import COLOURS
+from recollect.memory.weights import Ratio
+from recollect.report.plot import COLOURS
 from recollect.theory.findings import Findings, panels
 from recollect.theory.linear import autocovariance
 from recollect.theory.local import NAMES, Local, Name, Paths, Task, local_problem, run_all
-from recollect.weights import Ratio
 
 SPEED = 3.0
 """c: the first step is c/|λ|, so that both problems forget at the same pace."""

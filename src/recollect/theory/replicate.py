@@ -19,21 +19,21 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from recollect.advantages import Advantages
 from recollect.algorithms import RNPG
 from recollect.algorithms.npg import NPG
 from recollect.checks import check_count, check_number
-from recollect.collect import Occupancy
+from recollect.collect.compiled import Occupancy
 from recollect.envs import AbstractOracle
 from recollect.envs.lqc import LQC
+from recollect.estimate.advantages import Advantages
+from recollect.memory.weights import Ratio, Weights
 from recollect.policies import AbstractPolicy, ShiftPolicy
-from recollect.project import Box
-from recollect.random import fusing_key
+from recollect.prng import fusing_key
 from recollect.runtime import cores
-from recollect.solve import Solver
+from recollect.step.project import Box
+from recollect.step.solve import Solver
 from recollect.theory.lqc import moments
-from recollect.types import flatten, traced_floats
-from recollect.weights import Ratio, Weights
+from recollect.tree import flatten, traced_floats
 from recollect.workers import on_every_core
 
 WORTH_A_PROCESS = 20_000

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from recollect.checks import check_count
-from recollect.plot import COLOURS
+from recollect.report.plot import COLOURS
 from recollect.theory.findings import Findings, panels
 from recollect.theory.lqc import asymptotic_variance, moments, overlapping_variance
 from recollect.theory.normality import variance_interval

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from recollect.checks import check_name, check_number
-from recollect.types import where_mask
+from recollect.tree import where_mask
 
 Ratio = Literal["policy", "occupancy"]
 

@@ -14,7 +14,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from recollect.types import Frozen, where_mask
+from recollect.tree import Frozen, where_mask
 
 SPREAD_FLOOR = 1e-6
 """Added to every standard deviation, so that a feature that has not varied can be divided by it."""

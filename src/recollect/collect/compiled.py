@@ -7,45 +7,19 @@ Whole episodes are padded to `max_steps`. The scan always runs that long: many s
 vector, so the steps after an early end cost far less than the bookkeeping to skip them would.
 """
 
-import abc
 import dataclasses
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Int
 
+from recollect.batch import Batch
 from recollect.checks import check_count
+from recollect.collect.rollout import AbstractCollector, Collected, copy_keys, with_log_probs
 from recollect.envs.base import AbstractEnv, AbstractOracle, Step
 from recollect.policies import AbstractPolicy
-from recollect.types import Batch
-
-
-class Collected(eqx.Module):
-    """A batch and what a reader of learning curves wants to know of it."""
-
-    batch: Batch
-    returns: Float[Array, "*seed ending"]
-    """Undiscounted returns of the episodes that ended, in the order in which they did, among NaN for those that did not.
-    For independent draws R(s, a) / (1 − γ), whose mean estimates η."""
-    environment_steps: Int[Array, "*seed"]
-
-
-class AbstractCollector(eqx.Module):
-    """How a batch is gathered. `init` makes what is carried from one iteration to the next."""
-
-    def init(self, key: PRNGKeyArray, env: AbstractEnv) -> Any:
-        """What the first call is given as `carry`: nothing, unless episodes go on between batches."""
-        del key, env
-        return None
-
-    @abc.abstractmethod
-    def __call__(
-        self, key: PRNGKeyArray, env: AbstractEnv, policy: AbstractPolicy, carry: Any, discount: Float[Array, ""] | float
-    ) -> tuple[Any, Collected]:
-        """A batch of transitions under `policy`."""
 
 
 class Episodes(AbstractCollector):
@@ -171,11 +145,6 @@ def _drawn(policy: AbstractPolicy, transitions: Batch, discount, environment_ste
     return Collected(batch, worth, environment_steps)
 
 
-def copy_keys(key: PRNGKeyArray, copies: int) -> Key[Array, " copy"]:
-    """One key for each copy, whatever their number."""
-    return jax.vmap(lambda copy: jax.random.fold_in(key, copy))(jnp.arange(copies))
-
-
 def _ended(step: Step) -> Bool[Array, ""]:
     return step.terminated | step.truncated
 
@@ -199,9 +168,3 @@ def _act(key, env: AbstractEnv, policy: AbstractPolicy, state, time, alive) -> t
         mask=alive,
     )
     return transition, step
-
-
-def with_log_probs(policy: AbstractPolicy, batch: Batch) -> Batch:
-    """Fill in the behaviour log-probabilities, all at once rather than one step at a time."""
-    log_probs = jax.vmap(jax.vmap(policy.log_prob))(batch.observations, batch.actions)
-    return eqx.tree_at(lambda batch: batch.log_probs, batch, log_probs)

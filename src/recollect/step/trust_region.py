@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from recollect.solve import Solution
+from recollect.step.solve import Solution
 
 
 class Search(eqx.Module):

@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from recollect.collect import AbstractCollector, Collected, Episodes, Steps, copy_keys
+from recollect.batch import Batch
+from recollect.collect.compiled import Episodes, Steps
+from recollect.collect.rollout import AbstractCollector, Collected, copy_keys
 from recollect.envs.hosted import HostEnv
 from recollect.envs.vectors import close_all
 from recollect.policies import AbstractPolicy
-from recollect.random import unrolled
-from recollect.types import Batch
+from recollect.prng import unrolled
 
 
 class HostCollector:

@@ -15,9 +15,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from recollect.checks import check_count, check_name, check_number
 from recollect.minibatches import sweep
-from recollect.normaliser import Normaliser, Units
 from recollect.policies.networks import ACTIVATIONS, MLP, Affine, mlp
-from recollect.types import all_finite, flatten, where_mask
+from recollect.policies.normaliser import Normaliser, Units
+from recollect.tree import all_finite, flatten, where_mask
 
 Fit = Literal["batch", "window"]
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import matplotlib.pyplot as plt
 import numpy as np
 
-from recollect.report import standard_error
+from recollect.statistics import standard_error
 
 COLOURS = ("#7f7f7f", "#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
 """Distinguishable with the common kinds of colour blindness."""

@@ -22,11 +22,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from recollect.batch import Batch
 from recollect.checks import check_name, check_number
-from recollect.critic import Values
 from recollect.envs.base import AbstractOracle
+from recollect.estimate.critic import Values
 from recollect.policies import AbstractPolicy
-from recollect.types import Batch, where_mask
+from recollect.tree import where_mask
 
 Estimator = Literal["return", "gae", "vtrace", "exact"]
 Baseline = Literal["none", "mean", "linear", "critic"]

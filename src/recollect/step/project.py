@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from recollect.checks import check_name, check_number
-from recollect.types import Module, split_parameters
+from recollect.tree import Module, split_parameters
 
 
 class AbstractProjection(eqx.Module):

@@ -27,14 +27,17 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from recollect.algorithms import REFUSALS, AbstractAlgorithm, State
 from recollect.algorithms.base import SIGNAL
+from recollect.batch import Batch
 from recollect.checks import check_count, check_number
-from recollect.collect import AbstractCollector, Collected, Episodes, with_log_probs
-from recollect.collect_host import HostCollector
-from recollect.defaults import Start, check_draws, check_fit, make_policy
+from recollect.collect.compiled import Episodes
+from recollect.collect.host import HostCollector
+from recollect.collect.rollout import AbstractCollector, Collected, with_log_probs
 from recollect.envs import AbstractEnv, AbstractOracle, HostEnv, host, make
 from recollect.policies import AbstractPolicy
+from recollect.policies.architecture import Start, make_policy
+from recollect.run.fit import check_draws, check_fit
 from recollect.runtime import cores, jit, one_blas_thread, progress_bar, use_compilation_cache
-from recollect.types import Batch, traced_floats
+from recollect.tree import traced_floats
 
 CHUNK_ITERATIONS = 10
 RECENT_EPISODES = 20

@@ -9,13 +9,14 @@ epsilon. Windows hold some 2,000 transitions, several episodes, so that what one
 import dataclasses
 from typing import Any
 
-from recollect.advantages import Advantages
 from recollect.algorithms import ALGORITHMS, PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG, AbstractAlgorithm
 from recollect.checks import check_name
-from recollect.collect import AbstractCollector, Episodes, Steps
-from recollect.critic import Critic
-from recollect.defaults import Architecture
-from recollect.solve import Solver
+from recollect.collect.compiled import Episodes, Steps
+from recollect.collect.rollout import AbstractCollector
+from recollect.estimate.advantages import Advantages
+from recollect.estimate.critic import Critic
+from recollect.policies.architecture import Architecture
+from recollect.step.solve import Solver
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lineax.internal import two_norm
 
 from recollect.checks import check_count, check_name, check_number
-from recollect.fisher import Fisher
+from recollect.estimate.fisher import Fisher
 
 Method = Literal["auto", "cholesky", "sample", "cg"]
 Inverse = Callable[[Float[Array, " d"]], Float[Array, " d"]]

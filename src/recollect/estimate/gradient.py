@@ -2,7 +2,7 @@
 
 from jaxtyping import Array, Float, Int
 
-from recollect.scores import AbstractScores, fold
+from recollect.policies.scores import AbstractScores, fold
 
 
 def policy_gradient(

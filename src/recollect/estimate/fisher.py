@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from recollect.scores import AbstractScores, fold
+from recollect.policies.scores import AbstractScores, fold
 
 MATRIX_CHUNK = 1024
 """Rows whose scores are written out at a time, so that they stay in cache."""

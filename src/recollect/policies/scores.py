@@ -21,10 +21,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Shaped
 
-from recollect.packing import CHUNK
 from recollect.policies import MLP, AbstractHead, AbstractPolicy, Policy
 from recollect.policies.networks import ACTIVATIONS
-from recollect.types import flatten
+from recollect.tree import flatten
+
+CHUNK = 8192
+"""Rows handled at a time in products: smaller chunks measured slower, larger ones take more memory."""
 
 
 class AbstractScores(eqx.Module):

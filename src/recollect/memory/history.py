@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from recollect.types import Batch, all_finite, zero_padding
+from recollect.batch import Batch, zero_padding
+from recollect.tree import all_finite
 
 
 class History(eqx.Module):

@@ -1,17 +1,15 @@
-"""What is left of a run: figures in a table, curves as CSV, settings as JSON."""
+"""Figures of a run in a table, and its curves as CSV."""
 
 import csv
 import dataclasses
-import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import jax
 import numpy as np
 from rich.table import Table
 
-from recollect.train import Training
+from recollect.run.train import Training
+from recollect.statistics import standard_error
 
 COLUMNS = ("algorithm", "seed", "iteration", "environment_steps", "return_mean", "ess", "seconds")
 
@@ -52,14 +50,6 @@ def summarise(training: Training) -> Summary:
     )
 
 
-def standard_error(curves: np.ndarray) -> np.ndarray:
-    """Standard error over seeds at each iteration; NaN where fewer than two seeds are left."""
-    left = np.isfinite(curves).sum(0)
-    centred = curves - np.nanmean(np.where(left > 0, curves, 0), axis=0)
-    squares = np.nansum(centred**2, axis=0)
-    return np.where(left > 1, np.sqrt(squares / np.maximum(left - 1, 1) / np.maximum(left, 1)), np.nan)
-
-
 def table(summaries: Mapping[str, Summary]) -> Table:
     """The summaries for people."""
     columns = ("algorithm", "final return", "area under curve", "standard error", "environment steps", "seconds", "transitions/s")
@@ -77,11 +67,6 @@ def table(summaries: Mapping[str, Summary]) -> Table:
             f"{s.transitions_per_second:,.0f}",
         )
     return result
-
-
-def to_json(value) -> str:
-    """Dataclasses and mappings as JSON, with null for numbers that are not finite."""
-    return json.dumps(_plain(value), allow_nan=False)
 
 
 def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
@@ -105,26 +90,3 @@ def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
                             f"{run.clock[iteration]:.4f}",
                         ]
                     )
-
-
-def write_settings(path: Path, settings: Mapping) -> None:
-    """Everything needed to repeat the run."""
-    text = json.dumps(_plain(settings), indent=2, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
-
-
-def _plain(value):
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"kind": type(value).__name__, **fields} if not isinstance(value, Summary) else fields
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else ("infinity" if value > 0 else None)
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    return _plain(np.asarray(value).tolist()) if isinstance(value, np.ndarray | jax.Array) else repr(value)

@@ -1,0 +1,49 @@
+"""What collecting gives, and the interface of what collects."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
+
+from recollect.batch import Batch
+from recollect.envs.base import AbstractEnv
+from recollect.policies import AbstractPolicy
+
+
+class Collected(eqx.Module):
+    """A batch and what a reader of learning curves wants to know of it."""
+
+    batch: Batch
+    returns: Float[Array, "*seed ending"]
+    """Undiscounted returns of the episodes that ended, in the order in which they did, among NaN for those that did not.
+    For independent draws R(s, a) / (1 − γ), whose mean estimates η."""
+    environment_steps: Int[Array, "*seed"]
+
+
+class AbstractCollector(eqx.Module):
+    """How a batch is gathered. `init` makes what is carried from one iteration to the next."""
+
+    def init(self, key: PRNGKeyArray, env: AbstractEnv) -> Any:
+        """What the first call is given as `carry`: nothing, unless episodes go on between batches."""
+        del key, env
+        return None
+
+    @abc.abstractmethod
+    def __call__(
+        self, key: PRNGKeyArray, env: AbstractEnv, policy: AbstractPolicy, carry: Any, discount: Float[Array, ""] | float
+    ) -> tuple[Any, Collected]:
+        """A batch of transitions under `policy`."""
+
+
+def copy_keys(key: PRNGKeyArray, copies: int) -> Key[Array, " copy"]:
+    """One key for each copy, whatever their number."""
+    return jax.vmap(lambda copy: jax.random.fold_in(key, copy))(jnp.arange(copies))
+
+
+def with_log_probs(policy: AbstractPolicy, batch: Batch) -> Batch:
+    """Fill in the behaviour log-probabilities, all at once rather than one step at a time."""
+    log_probs = jax.vmap(jax.vmap(policy.log_prob))(batch.observations, batch.actions)
+    return eqx.tree_at(lambda batch: batch.log_probs, batch, log_probs)

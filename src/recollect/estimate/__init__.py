@@ -1,0 +1,1 @@
+"""What the window says: values, advantages, the gradient and the Fisher matrix."""

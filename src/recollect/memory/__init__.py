@@ -1,0 +1,1 @@
+"""The last K batches, as rows that the current policy weighs."""

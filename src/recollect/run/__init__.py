@@ -1,0 +1,1 @@
+"""Training: many seeds, many iterations, on all cores."""

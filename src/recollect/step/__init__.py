@@ -1,0 +1,1 @@
+"""From estimates to the next θ: directions, how far to go along them, and where θ may be."""
