@@ -23,7 +23,10 @@ ROWS, WIDTHS, DAMPING = 80_000, (64, 64), 1e-3
 def data():
     draw = np.random.default_rng(0)
     sizes = [4, *WIDTHS, 2]
-    weights = [draw.standard_normal((o, i)).astype(np.float32) / np.float32(i**0.5) for i, o in itertools.pairwise(sizes)]
+    weights = [
+        draw.standard_normal((o, i)).astype(np.float32) / np.float32(i**0.5)
+        for i, o in itertools.pairwise(sizes)
+    ]
     observations = (draw.standard_normal((ROWS, 4)) * 0.5).astype(np.float32)
     actions = draw.integers(0, 2, ROWS)
     importance = np.exp(0.3 * draw.standard_normal(ROWS)).astype(np.float32) / ROWS
@@ -51,14 +54,19 @@ def ours(tolerance: float):
     from recollect.step.solve import Solver
 
     weights, *arrays = data()
-    policy, (observations, actions, importance, advantages) = policy_of(weights), map(jnp.asarray, arrays)
+    policy, (observations, actions, importance, advantages) = (
+        policy_of(weights),
+        map(jnp.asarray, arrays),
+    )
     solver, count = Solver(tolerance=tolerance), jnp.array(ROWS)
 
     @eqx.filter_jit
     def update(policy, observations, actions, importance, advantages):
         _, scores = score_matrix(policy, observations, actions)
         gradient = policy_gradient(scores, importance, advantages, count)
-        return solver(Fisher(scores, importance, count), gradient, DAMPING, jnp.zeros_like(gradient))
+        return solver(
+            Fisher(scores, importance, count), gradient, DAMPING, jnp.zeros_like(gradient)
+        )
 
     arguments = (policy, observations, actions.astype(jnp.int32), importance, advantages)
     compiled = update.lower(*arguments).compile()
@@ -97,7 +105,10 @@ def torch_conjugate_gradients():
         linear = torch.nn.Linear(weight.shape[1], weight.shape[0])
         linear.weight.data, linear.bias.data = torch.from_numpy(weight), torch.zeros(len(weight))
         layers += [linear] if index == len(weights) - 1 else [linear, torch.nn.Tanh()]
-    network, tensors = torch.nn.Sequential(*layers), [torch.from_numpy(x) for x in (observations, actions, importance, advantages)]
+    network, tensors = (
+        torch.nn.Sequential(*layers),
+        [torch.from_numpy(x) for x in (observations, actions, importance, advantages)],
+    )
     θ = list(network.parameters())
     flat = lambda parts: torch.cat([part.reshape(-1) for part in parts])
 
@@ -105,8 +116,12 @@ def torch_conjugate_gradients():
         observations, actions, importance, advantages = tensors
         log_probs = torch.log_softmax(network(observations), -1)
         chosen = log_probs.gather(1, actions[:, None])[:, 0]
-        gradient = flat(torch.autograd.grad((importance * advantages * chosen).sum(), θ, retain_graph=True))
-        kl = (importance[:, None] * log_probs.exp().detach() * (log_probs.detach() - log_probs)).sum()
+        gradient = flat(
+            torch.autograd.grad((importance * advantages * chosen).sum(), θ, retain_graph=True)
+        )
+        kl = (
+            importance[:, None] * log_probs.exp().detach() * (log_probs.detach() - log_probs)
+        ).sum()
         slope = flat(torch.autograd.grad(kl, θ, create_graph=True))
         product = lambda v: flat(torch.autograd.grad(slope @ v, θ, retain_graph=True)) + DAMPING * v
         x, r, p = torch.zeros_like(gradient), gradient.clone(), gradient.clone()
@@ -130,7 +145,9 @@ def measure(name: str) -> dict:
     makers = {"explicit": explicit, "torch": torch_conjugate_gradients}
     update, residual = makers[name]() if name in makers else ours(float(name))
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak of resident memory starts anew
+    Path("/proc/self/clear_refs").write_text(
+        "5", encoding="utf-8"
+    )  # the peak of resident memory starts anew
     found = residual(update())
     memory = resident("VmHWM") - before
     times = []
@@ -145,10 +162,18 @@ def main() -> None:
     if len(sys.argv) == 2:
         print(json.dumps(measure(sys.argv[1])))
         return
-    names = ["0.3", "1e-2", "1e-5", *(["torch"] if importlib.util.find_spec("torch") else []), "explicit"]
+    names = [
+        "0.3",
+        "1e-2",
+        "1e-5",
+        *(["torch"] if importlib.util.find_spec("torch") else []),
+        "explicit",
+    ]
     results = []
     for name in names:
-        output = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(
+            [sys.executable, __file__, name], capture_output=True, text=True, check=True
+        ).stdout
         results.append(json.loads(output.splitlines()[-1]))
     labels = {
         "0.3": "recollect, tolerance 0.3",
@@ -157,11 +182,15 @@ def main() -> None:
         "torch": "PyTorch, 10 plain steps",
         "explicit": "explicit matrix, JAX",
     }
-    print("| update | seconds | extra memory MB | residual | times the default |\n|:--|--:|--:|--:|--:|")
+    print(
+        "| update | seconds | extra memory MB | residual | times the default |\n|:--|--:|--:|--:|--:|"
+    )
     ours_seconds = next(r["seconds"] for r in results if r["name"] == "1e-2")
     for r in results:
         ratio = r["seconds"] / ours_seconds
-        print(f"| {labels[r['name']]} | {r['seconds']:.2f} | {r['megabytes']:,.0f} | {r['residual']:.1e} | {ratio:.1f} |")
+        print(
+            f"| {labels[r['name']]} | {r['seconds']:.2f} | {r['megabytes']:,.0f} | {r['residual']:.1e} | {ratio:.1f} |"
+        )
 
 
 if __name__ == "__main__":

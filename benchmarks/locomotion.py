@@ -57,13 +57,36 @@ def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
     """Copies of the environment, and settings, as rl-baselines3-zoo has them."""
     from torch import nn
 
-    big = dict(log_std_init=-2, ortho_init=False, activation_fn=nn.ReLU, net_arch=dict(pi=[256, 256], vf=[256, 256]))
+    big = dict(
+        log_std_init=-2,
+        ortho_init=False,
+        activation_fn=nn.ReLU,
+        net_arch=dict(pi=[256, 256], vf=[256, 256]),
+    )
     trpo = dict(batch_size=128, n_steps=1024, gamma=0.99, gae_lambda=0.95, sub_sampling_factor=1)
     trpo |= dict(cg_max_steps=25, cg_damping=0.1, n_critic_updates=20, learning_rate=1e-3)
-    hopper = dict(batch_size=32, n_steps=512, gamma=0.999, learning_rate=9.80828e-05, ent_coef=0.00229519, clip_range=0.2)
-    hopper |= dict(n_epochs=5, gae_lambda=0.99, max_grad_norm=0.7, vf_coef=0.835671, policy_kwargs=big)
-    cheetah = dict(batch_size=64, n_steps=512, gamma=0.98, learning_rate=2.0633e-05, ent_coef=0.000401762, clip_range=0.1)
-    cheetah |= dict(n_epochs=20, gae_lambda=0.92, max_grad_norm=0.8, vf_coef=0.58096, policy_kwargs=big)
+    hopper = dict(
+        batch_size=32,
+        n_steps=512,
+        gamma=0.999,
+        learning_rate=9.80828e-05,
+        ent_coef=0.00229519,
+        clip_range=0.2,
+    )
+    hopper |= dict(
+        n_epochs=5, gae_lambda=0.99, max_grad_norm=0.7, vf_coef=0.835671, policy_kwargs=big
+    )
+    cheetah = dict(
+        batch_size=64,
+        n_steps=512,
+        gamma=0.98,
+        learning_rate=2.0633e-05,
+        ent_coef=0.000401762,
+        clip_range=0.1,
+    )
+    cheetah |= dict(
+        n_epochs=20, gae_lambda=0.92, max_grad_norm=0.8, vf_coef=0.58096, policy_kwargs=big
+    )
     return {
         ("Hopper-v5", "trpo"): (2, trpo),
         ("HalfCheetah-v5", "trpo"): (2, dict(trpo, target_kl=0.04)),
@@ -83,9 +106,13 @@ def peer(env_name: str, algorithm: str, seed: int, copies: int | None = None):
     usual, settings = peer_settings(env_name, algorithm)
     if copies is not None:
         settings = dict(settings, n_steps=usual * settings["n_steps"] // copies)
-    env = VecNormalize(make_vec_env(env_name, n_envs=copies or usual, seed=seed), gamma=settings["gamma"])
+    env = VecNormalize(
+        make_vec_env(env_name, n_envs=copies or usual, seed=seed), gamma=settings["gamma"]
+    )
     torch.set_num_threads(1)
-    return (PPO if algorithm == "ppo" else TRPO)("MlpPolicy", env, seed=seed, device="cpu", **settings)
+    return (PPO if algorithm == "ppo" else TRPO)(
+        "MlpPolicy", env, seed=seed, device="cpu", **settings
+    )
 
 
 def theirs(arguments: tuple[str, str, int]) -> list[float]:
@@ -136,7 +163,14 @@ def speed(rounds: int = 15) -> dict[str, list[float]]:
         return len(actions) * copies / (time.perf_counter() - began)
 
     def training() -> float:
-        run = train(env, chosen.algorithm, collector=chosen.collector, policy=chosen.policy, environment_steps=10_000, progress=False)
+        run = train(
+            env,
+            chosen.algorithm,
+            collector=chosen.collector,
+            policy=chosen.policy,
+            environment_steps=10_000,
+            progress=False,
+        )
         return float(run.curves["environment_steps"][0, -1] / run.clock[-1])
 
     def peer_training(algorithm: str) -> float:
@@ -162,16 +196,22 @@ def speed(rounds: int = 15) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", default="", metavar="TEXT", help="only rows whose name contains this text")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only rows whose name contains this text"
+    )
     options = parser.parse_args()
     if options.only in "speed":
         remember(DATA, "speed", speed)
     rows = {}
     for env in ENVIRONMENTS:
         for name in ("trpo", "ppo"):
-            rows[f"{env}: sb3 {name}"] = lambda seeds, env=env, name=name: in_processes(theirs, [(env, name, seed) for seed in seeds])
+            rows[f"{env}: sb3 {name}"] = lambda seeds, env=env, name=name: in_processes(
+                theirs, [(env, name, seed) for seed in seeds]
+            )
         for label in variants(env):
             rows[f"{env}: {label}"] = lambda seeds, env=env, label=label: ours(env, label, seeds)
     for label, measure in rows.items():
@@ -214,7 +254,9 @@ def table() -> None:
     turns = np.random.default_rng(0).integers(0, len(random), (10_000, len(random)))
     for name, taken in seconds.items():
         low, high = np.quantile(random[turns].mean(1) / taken[turns].mean(1), (0.025, 0.975))
-        print(f"| {name} | {1 / taken.mean():,.0f} | {random.mean() / taken.mean():.2f} ({low:.2f} – {high:.2f}) |")
+        print(
+            f"| {name} | {1 / taken.mean():,.0f} | {random.mean() / taken.mean():.2f} ({low:.2f} – {high:.2f}) |"
+        )
 
 
 def interval(curves: np.ndarray) -> str:

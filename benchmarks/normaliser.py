@@ -29,7 +29,9 @@ def measure(env: str, name: str, seeds: int) -> dict[str, list[float]]:
     chosen = dataclasses.replace(chosen, policy=policy)
     run = trained(make(env, engine="gymnasium"), chosen, seeds, environment_steps=STEPS[env])
     found = {"area": [], "final": []}
-    for steps, returns in zip(run.curves["environment_steps"], run.curves["return_mean"], strict=True):
+    for steps, returns in zip(
+        run.curves["environment_steps"], run.curves["return_mean"], strict=True
+    ):
         ended = np.isfinite(returns)
         grid = np.linspace(0, STEPS[env], 101)[1:]
         curve = np.interp(grid, steps[ended], returns[ended])
@@ -61,7 +63,9 @@ def table() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("label", help="name of what is measured, for example before")
     parser.add_argument("--seeds", type=int, default=10)
     options = parser.parse_args()

@@ -27,8 +27,14 @@ SECTIONS = {
 def main() -> None:
     unknown = set(sys.argv[1:]) - set(SECTIONS)
     if unknown:
-        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(SECTIONS)}")
-    kept = dict(part.split("\n\n", 1) for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]) if PAGE.exists() else {}
+        sys.exit(
+            f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(SECTIONS)}"
+        )
+    kept = (
+        dict(part.split("\n\n", 1) for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:])
+        if PAGE.exists()
+        else {}
+    )
     parts = [
         "# Benchmarks",
         "Written by `make benchmark`. Each script's opening lines say what is measured and how.",
@@ -39,7 +45,9 @@ def main() -> None:
             parts += [f"## {title}", kept[title].strip()]
             continue
         print(f"{script} …", file=sys.stderr, flush=True)
-        result = subprocess.run([sys.executable, HERE / script], stdout=subprocess.PIPE, text=True, check=True)
+        result = subprocess.run(
+            [sys.executable, HERE / script], stdout=subprocess.PIPE, text=True, check=True
+        )
         parts += [f"## {title}", f"`python benchmarks/{script}`", result.stdout.strip()]
     PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))

@@ -57,11 +57,21 @@ def theirs(arguments: tuple[str, str, int]) -> float:
     task, algorithm, seed = arguments
     env_name, max_steps, threshold, budget = TASKS[task]
     linear = lambda top: lambda left: left * top
-    cartpole_ppo = dict(n_steps=32, batch_size=256, n_epochs=20, gae_lambda=0.8, gamma=0.98, ent_coef=0.0)
+    cartpole_ppo = dict(
+        n_steps=32, batch_size=256, n_epochs=20, gae_lambda=0.8, gamma=0.98, ent_coef=0.0
+    )
     settings = {
-        ("CartPole-v1", "ppo"): dict(cartpole_ppo, learning_rate=linear(1e-3), clip_range=linear(0.2)),
+        ("CartPole-v1", "ppo"): dict(
+            cartpole_ppo, learning_rate=linear(1e-3), clip_range=linear(0.2)
+        ),
         ("CartPole-v1", "trpo"): dict(
-            n_steps=512, batch_size=512, cg_damping=1e-3, gae_lambda=0.98, gamma=0.99, learning_rate=1e-3, n_critic_updates=20
+            n_steps=512,
+            batch_size=512,
+            cg_damping=1e-3,
+            gae_lambda=0.98,
+            gamma=0.99,
+            learning_rate=1e-3,
+            n_critic_updates=20,
         ),
         ("InvertedPendulum-v5", "ppo"): dict(
             n_steps=32,
@@ -92,7 +102,9 @@ def theirs(arguments: tuple[str, str, int]) -> float:
         recent, hit = deque(maxlen=20), float("inf")
 
         def _on_step(self) -> bool:
-            self.recent.extend(info["episode"]["r"] for info in self.locals["infos"] if "episode" in info)
+            self.recent.extend(
+                info["episode"]["r"] for info in self.locals["infos"] if "episode" in info
+            )
             if len(self.recent) == 20 and sum(self.recent) / 20 >= threshold:
                 self.hit = self.num_timesteps
                 return False
@@ -100,12 +112,16 @@ def theirs(arguments: tuple[str, str, int]) -> float:
 
     torch.set_num_threads(1)
     copies = 2 if algorithm == "trpo" else 1 if task == "pendulum" else 8
-    env = make_vec_env(env_name, n_envs=copies, seed=seed, env_kwargs=dict(max_episode_steps=max_steps))
+    env = make_vec_env(
+        env_name, n_envs=copies, seed=seed, env_kwargs=dict(max_episode_steps=max_steps)
+    )
     if task == "pendulum":
         env = VecNormalize(env, gamma=settings["gamma"])
     watch = Watch()
     watch.recent.clear()
-    (PPO if algorithm == "ppo" else TRPO)("MlpPolicy", env, seed=seed, device="cpu", **settings).learn(budget, callback=watch)
+    (PPO if algorithm == "ppo" else TRPO)(
+        "MlpPolicy", env, seed=seed, device="cpu", **settings
+    ).learn(budget, callback=watch)
     return watch.hit
 
 
@@ -117,7 +133,9 @@ def middle_mean(values: np.ndarray) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--peer-seeds", type=int, default=10)
@@ -126,7 +144,9 @@ def main() -> None:
     for task in options.tasks:
         if options.only != "ours":
             for name in ("ppo", "trpo"):
-                measure = lambda seeds, task=task, name=name: whole(in_processes(theirs, [(task, name, seed) for seed in seeds]))
+                measure = lambda seeds, task=task, name=name: whole(
+                    in_processes(theirs, [(task, name, seed) for seed in seeds])
+                )
                 extend(DATA, f"{task}: sb3 {name}", options.peer_seeds, measure)
         if options.only != "peers":
             for label in variants(TASKS[task][0]):
@@ -166,7 +186,10 @@ def table(tasks: list[str]) -> None:
         labels = ("sb3 ppo", "sb3 trpo", *variants(env))
         labels = [label for label in labels if f"{task}: {label}" in data]
         rows = {label: data[f"{task}: {label}"] for label in labels}
-        steps = {label: np.array([budget if x is None else x for x in found]) for label, found in rows.items()}
+        steps = {
+            label: np.array([budget if x is None else x for x in found])
+            for label, found in rows.items()
+        }
         median = {label: float(np.median(found)) for label, found in steps.items()}
         best = min(median["sb3 ppo"], median["sb3 trpo"])
         floor = 20 * threshold

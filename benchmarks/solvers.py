@@ -33,21 +33,37 @@ LIMIT = 3e10
 def trained(widths: tuple[int, ...]) -> Policy:
     """A policy half-way through learning cartpole."""
     start = lambda key: softmax_policy(key, 4, 2, widths)
-    return train(CartPole(max_steps=200), RNPG(window=5, solver=Solver("cg")), policy=start, iterations=30, progress=False).policy()
+    return train(
+        CartPole(max_steps=200),
+        RNPG(window=5, solver=Solver("cg")),
+        policy=start,
+        iterations=30,
+        progress=False,
+    ).policy()
 
 
 def problem(rows: int, policy: Policy) -> tuple[Fisher, jax.Array]:
     """Fisher matrix and gradient from `rows` transitions of the policy."""
-    env, collector, key = CartPole(max_steps=200), Steps(copies=rows // 100, steps=100), jax.random.key(1)
+    env, collector, key = (
+        CartPole(max_steps=200),
+        Steps(copies=rows // 100, steps=100),
+        jax.random.key(1),
+    )
     batch = collector(key, env, policy, collector.init(key, env), 0.99)[1].batch
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
     _, scores = score_matrix(policy, flat.observations, flat.actions)
-    returns = returns_to_go(batch.rewards, batch.terminated | batch.truncated, batch.mask, 0.99).ravel()
-    return Fisher(scores, jnp.full(rows, 1 / rows), jnp.array(rows)), scores.pull((returns - returns.mean()) / rows)
+    returns = returns_to_go(
+        batch.rewards, batch.terminated | batch.truncated, batch.mask, 0.99
+    ).ravel()
+    return Fisher(scores, jnp.full(rows, 1 / rows), jnp.array(rows)), scores.pull(
+        (returns - returns.mean()) / rows
+    )
 
 
 def clock(solver: Solver, fisher: Fisher, gradient: jax.Array) -> tuple[float, float, int]:
-    solve = eqx.filter_jit(lambda fisher, gradient: solver(fisher, gradient, DAMPING, jnp.zeros_like(gradient)))
+    solve = eqx.filter_jit(
+        lambda fisher, gradient: solver(fisher, gradient, DAMPING, jnp.zeros_like(gradient))
+    )
     solution = jax.block_until_ready(solve(fisher, gradient))
     times = []
     while len(times) < 3 or (sum(times) < 0.5 and len(times) < 20):
@@ -58,15 +74,21 @@ def clock(solver: Solver, fisher: Fisher, gradient: jax.Array) -> tuple[float, f
 
 
 def main() -> None:
-    print("|      N |    d | Cholesky ms | sample ms | CG ms | CG steps | CG residual | auto | auto / best |")
-    print("|-------:|-----:|------------:|----------:|------:|---------:|------------:|:-----|------------:|")
+    print(
+        "|      N |    d | Cholesky ms | sample ms | CG ms | CG steps | CG residual | auto | auto / best |"
+    )
+    print(
+        "|-------:|-----:|------------:|----------:|------:|---------:|------------:|:-----|------------:|"
+    )
     for parameters, widths in NETWORKS.items():
         policy = trained(widths)
         for rows in ROWS:
             fisher, gradient = problem(rows, policy)
             work = {"cholesky": rows * parameters**2, "sample": rows**2 * parameters, "cg": 0}
             found = {
-                m: clock(Solver(m), fisher, gradient) for m, count in work.items() if count < LIMIT and (m != "sample" or rows <= 2000)
+                m: clock(Solver(m), fisher, gradient)
+                for m, count in work.items()
+                if count < LIMIT and (m != "sample" or rows <= 2000)
             }
             show = lambda m, found=found: f"{found[m][0] * 1e3:.2f}" if m in found else "–"
             choice = cheapest(parameters, rows)

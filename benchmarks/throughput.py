@@ -11,7 +11,9 @@ import time
 from recollect import PPO, Advantages, Architecture, CartPole, Critic, Steps, train
 
 STEPS, PEER_STEPS = 300_000, 30_000
-ZOO = dict(discount=0.98, learning_rate=1e-3, epochs=20, minibatch=256, clip=0.2, max_gradient_norm=0.5)
+ZOO = dict(
+    discount=0.98, learning_rate=1e-3, epochs=20, minibatch=256, clip=0.2, max_gradient_norm=0.5
+)
 
 
 def ours() -> float:
@@ -19,7 +21,9 @@ def ours() -> float:
         CartPole(),
         PPO(
             advantages=Advantages("gae", "critic", gae_lambda=0.8, standardise=True),
-            critic=Critic(widths=(64, 64), epochs=20, minibatch=256, learning_rate=1e-3, fit="batch"),
+            critic=Critic(
+                widths=(64, 64), epochs=20, minibatch=256, learning_rate=1e-3, fit="batch"
+            ),
             **ZOO,
         ),
         collector=Steps(8, 32),
@@ -34,8 +38,18 @@ def theirs() -> float:
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
-    settings = dict(n_steps=32, batch_size=256, n_epochs=20, gae_lambda=0.8, gamma=0.98, learning_rate=1e-3, clip_range=0.2)
-    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=8, seed=0), seed=0, device="cpu", **settings)
+    settings = dict(
+        n_steps=32,
+        batch_size=256,
+        n_epochs=20,
+        gae_lambda=0.8,
+        gamma=0.98,
+        learning_rate=1e-3,
+        clip_range=0.2,
+    )
+    model = PPO(
+        "MlpPolicy", make_vec_env("CartPole-v1", n_envs=8, seed=0), seed=0, device="cpu", **settings
+    )
     start = time.perf_counter()
     model.learn(PEER_STEPS)
     return PEER_STEPS / (time.perf_counter() - start)

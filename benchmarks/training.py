@@ -60,13 +60,24 @@ def prototype_seconds() -> float:
         start = (jnp.zeros_like(gradient), gradient, gradient, gradient @ gradient)
         return θ + 0.01 * jax.lax.fori_loop(0, 10, step, start)[0]
 
-    return ITERATIONS * median_seconds(jax.jit(jax.vmap(update)), policies, observations, actions, advantages)
+    return ITERATIONS * median_seconds(
+        jax.jit(jax.vmap(update)), policies, observations, actions, advantages
+    )
 
 
 def main() -> None:
     rate = sgemm_rate()
     prototype = prototype_seconds()
-    runs = [train(CartPole(max_steps=LENGTH), RNPG(window=WINDOW), seeds=SEEDS, iterations=ITERATIONS, progress=False) for _ in range(3)]
+    runs = [
+        train(
+            CartPole(max_steps=LENGTH),
+            RNPG(window=WINDOW),
+            seeds=SEEDS,
+            iterations=ITERATIONS,
+            progress=False,
+        )
+        for _ in range(3)
+    ]
     seconds = sorted(run.clock[-1] for run in runs)
     curves = runs[0].curves
     # Dense operations of the products with the Fisher matrix (4 N d each), of preconditioner and gradient.
@@ -77,7 +88,9 @@ def main() -> None:
     print(f"| prototype: updates alone, all rows padded | {prototype:.1f} s |")
     print(f"| recollect: whole training, three runs | {', '.join(f'{s:.1f}' for s in seconds)} s |")
     print(f"| prototype / recollect (median) | {prototype / seconds[1]:.1f} |")
-    print(f"| compilation, first and second call | {runs[0].compile_seconds:.1f} s, {runs[1].compile_seconds:.2f} s |")
+    print(
+        f"| compilation, first and second call | {runs[0].compile_seconds:.1f} s, {runs[1].compile_seconds:.2f} s |"
+    )
     print(f"| steps of conjugate gradients, mean | {np.nanmean(curves['solver_steps']):.1f} |")
     print(
         f"| relative residual, mean (largest) | {np.nanmean(curves['solver_residual']):.4f} ({np.nanmax(curves['solver_residual']):.4f}) |"

@@ -33,7 +33,9 @@ def fresh_kls(name: str, algorithm) -> np.ndarray:
     def iterate(state, carry, key):
         keys = jax.random.split(key, 3)
         carry, collected = collector(keys[0], env, state.policy, carry, algorithm.discount)
-        after, info = algorithm.update(state, collected.batch, keys[1], env if isinstance(env, AbstractOracle) else None)
+        after, info = algorithm.update(
+            state, collected.batch, keys[1], env if isinstance(env, AbstractOracle) else None
+        )
         batch = fresh(keys[2], env, state.policy, None, algorithm.discount)[1].batch
         kls = jax.vmap(jax.vmap(lambda s: state.policy.kl(after.policy, s)))(batch.observations)
         return after, carry, jax.numpy.mean(kls, where=batch.mask), info.refused
@@ -49,10 +51,15 @@ def fresh_kls(name: str, algorithm) -> np.ndarray:
 
 
 def main() -> None:
-    print("| environment | algorithm | accepted steps | median KL / radius | 99 % quantile / radius | share within 1.5 |")
+    print(
+        "| environment | algorithm | accepted steps | median KL / radius | 99 % quantile / radius | share within 1.5 |"
+    )
     print("|:--|:--|--:|--:|--:|--:|")
     for name in ENVIRONMENTS:
-        for label, algorithm in (("trpo", TRPO(target_kl=RADIUS)), ("rtrpo, window 10", RTRPO(window=10, target_kl=RADIUS))):
+        for label, algorithm in (
+            ("trpo", TRPO(target_kl=RADIUS)),
+            ("rtrpo, window 10", RTRPO(window=10, target_kl=RADIUS)),
+        ):
             ratios = fresh_kls(name, algorithm) / RADIUS
             figures = f"{np.median(ratios):.2f} | {np.quantile(ratios, 0.99):.2f} | {np.mean(ratios <= 1.5):.1%}"
             print(f"| {name} | {label} | {len(ratios)} of {ITERATIONS} | {figures} |", flush=True)

@@ -52,7 +52,15 @@ def trained(env, chosen, seeds: int | Sequence[int], **limits):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return train(env, chosen.algorithm, collector=chosen.collector, policy=chosen.policy, seeds=seeds, progress=False, **limits)
+        return train(
+            env,
+            chosen.algorithm,
+            collector=chosen.collector,
+            policy=chosen.policy,
+            seeds=seeds,
+            progress=False,
+            **limits,
+        )
 
 
 def in_processes(function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:

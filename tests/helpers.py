@@ -30,7 +30,11 @@ def random_policy(key, env: AbstractEnv = ENV, widths=(5,)) -> AbstractPolicy:
 
 @eqx.filter_jit
 def batch_of(
-    key, policy: AbstractPolicy, env: AbstractEnv = ENV, collector: AbstractCollector = Episodes(3), discount: float = 0.99
+    key,
+    policy: AbstractPolicy,
+    env: AbstractEnv = ENV,
+    collector: AbstractCollector = Episodes(3),
+    discount: float = 0.99,
 ) -> Batch:
     return collector(key, env, policy, collector.init(key, env), discount)[1].batch
 
@@ -45,13 +49,21 @@ def update(algorithm: AbstractAlgorithm, state, batch: Batch, key, oracle=None, 
     return _update(traced_floats(algorithm), state, batch, key, oracle, fisher_batch)
 
 
-def updated(algorithm: AbstractAlgorithm, policy: AbstractPolicy, key, updates: int = 3, spoil=lambda b: b):
+def updated(
+    algorithm: AbstractAlgorithm, policy: AbstractPolicy, key, updates: int = 3, spoil=lambda b: b
+):
     """State and last Info after some updates on `ENV`, each with a fresh batch (passed through `spoil`)."""
     state, info = algorithm.init(policy, batch_of(key, policy), key), None
     for i in range(updates):
         key_batch, key_fisher, key_update = jax.random.split(jax.random.fold_in(key, i), 3)
-        fisher = batch_of(key_fisher, state.policy) if getattr(algorithm, "independent_fisher", False) else None
-        state, info = update(algorithm, state, spoil(batch_of(key_batch, state.policy)), key_update, None, fisher)
+        fisher = (
+            batch_of(key_fisher, state.policy)
+            if getattr(algorithm, "independent_fisher", False)
+            else None
+        )
+        state, info = update(
+            algorithm, state, spoil(batch_of(key_batch, state.policy)), key_update, None, fisher
+        )
     return state, info
 
 

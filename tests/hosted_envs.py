@@ -31,7 +31,13 @@ class Counting(gym.Env):
         assert not self.over, "a step after the end"
         self.now += 1
         self.over = self.now >= self.length
-        return self._seen(), float(self.now), bool(self.over and not self.cut), bool(self.over and self.cut), {}
+        return (
+            self._seen(),
+            float(self.now),
+            bool(self.over and not self.cut),
+            bool(self.over and self.cut),
+            {},
+        )
 
     def _seen(self):
         return np.array([self.episode, self.now, 0, 0], np.float64)
@@ -178,7 +184,12 @@ OBSERVATIONS = {
     "choice": spaces.Discrete(6, start=-2),
     "choices": spaces.MultiDiscrete([4, 2], start=[1, 0]),
     "bits": spaces.MultiBinary([2, 3]),
-    "dict": spaces.Dict(OrderedDict(b=spaces.Box(0, 1, (2, 1)), a=spaces.Tuple([spaces.Discrete(3), spaces.Box(-9, 9, (), np.int32)]))),
+    "dict": spaces.Dict(
+        OrderedDict(
+            b=spaces.Box(0, 1, (2, 1)),
+            a=spaces.Tuple([spaces.Discrete(3), spaces.Box(-9, 9, (), np.int32)]),
+        )
+    ),
     "tuple": spaces.Tuple([spaces.MultiBinary(3), spaces.Dict(x=spaces.Discrete(3))]),
 }
 """Each becomes six numbers, so that their training shares compiled programs."""

@@ -12,7 +12,13 @@ from helpers import batch_of, computed, random_policy
 from recollect.batch import Batch
 from recollect.collect.compiled import Draws, Steps
 from recollect.envs import CartPole, garnet
-from recollect.estimate.advantages import Advantages, _standardised, linear_values, returns_to_go, vtrace
+from recollect.estimate.advantages import (
+    Advantages,
+    _standardised,
+    linear_values,
+    returns_to_go,
+    vtrace,
+)
 from recollect.estimate.critic import Critic
 from recollect.memory.history import History
 from recollect.policies import tabular_softmax_policy
@@ -24,13 +30,27 @@ def batch_from(rewards, terminated, truncated, mask):
     rewards = np.float32(rewards)
     nothing = np.zeros((*rewards.shape, 1), np.float32)
     flags = [np.asarray(x, bool) for x in (terminated, truncated, mask)]
-    rows = (nothing, nothing, 0 * rewards, rewards, nothing, flags[0], flags[1], np.zeros(rewards.shape, np.int32), flags[2])
+    rows = (
+        nothing,
+        nothing,
+        0 * rewards,
+        rewards,
+        nothing,
+        flags[0],
+        flags[1],
+        np.zeros(rewards.shape, np.int32),
+        flags[2],
+    )
     return Batch(*map(jnp.asarray, rows))
 
 
 def test_returns_to_go_equal_a_double_loop():
     draw = np.random.default_rng(0)
-    rewards, ended, mask = draw.normal(size=(3, 9)), draw.random((3, 9)) < 0.25, np.arange(9) < np.array([[9], [5], [0]])
+    rewards, ended, mask = (
+        draw.normal(size=(3, 9)),
+        draw.random((3, 9)) < 0.25,
+        np.arange(9) < np.array([[9], [5], [0]]),
+    )
     expected = np.zeros((3, 9))
     for row in range(3):
         for start in range(9):
@@ -64,10 +84,14 @@ ENDINGS = {
 @pytest.mark.parametrize(("first", "second"), ENDINGS)
 def test_termination_and_truncation_by_hand(first, second):
     says = lambda word: [[first == word, second == word]]
-    batch = batch_from([[1.0, 2.0]], says("terminated"), says("truncated"), [[True, second != "padding"]])
+    batch = batch_from(
+        [[1.0, 2.0]], says("terminated"), says("truncated"), [[True, second != "padding"]]
+    )
     values, following, one = jnp.array([[10.0, 20.0]]), jnp.array([[20.0, 40.0]]), jnp.ones((1, 2))
     for name, decay in dict(gae=0.25, **{"return": 0.5}).items():
-        found, correction = computed(vtrace, batch, values, following, 0.5, jnp.array(decay), one, one)
+        found, correction = computed(
+            vtrace, batch, values, following, 0.5, jnp.array(decay), one, one
+        )
         np.testing.assert_allclose(found[0], ENDINGS[first, second][name], atol=1e-6)
         np.testing.assert_allclose(correction, found, atol=1e-6)
 
@@ -81,7 +105,9 @@ def test_vtrace_equals_a_direct_double_loop():
     ratio = np.exp(draw.normal(size=shape))
     v, advantages = np.zeros(shape), np.zeros(shape)
     for row, start in np.argwhere(mask):
-        δ = lambda t, row=row: rewards[row, t] + γ * (not terminated[row, t]) * following[row, t] - values[row, t]
+        δ = lambda t, row=row: (
+            rewards[row, t] + γ * (not terminated[row, t]) * following[row, t] - values[row, t]
+        )
         # v_s = V(s) + Σ_{t≥s} γ^{t−s} (Π_{i<t} λ c_i) ρ_t δ_t, summed term by term until the episode or the batch ends.
         product, total = 1.0, 0.0
         for t in range(start, 12):
@@ -99,7 +125,9 @@ def test_vtrace_equals_a_direct_double_loop():
         advantages[row, t] = rewards[row, t] + γ * bootstrap - values[row, t]
     batch = batch_from(np.where(mask, rewards, np.nan), terminated, truncated, mask)
     rho, c = jnp.minimum(ratio, ρ_most), jnp.minimum(ratio, c_most)
-    found, corrections = computed(vtrace, batch, jnp.asarray(values), jnp.asarray(following), γ, γ * λ, rho, c)
+    found, corrections = computed(
+        vtrace, batch, jnp.asarray(values), jnp.asarray(following), γ, γ * λ, rho, c
+    )
     np.testing.assert_allclose(found, advantages, atol=1e-5)
     np.testing.assert_allclose(np.where(mask, values + corrections, 0), v, atol=1e-5)
 
@@ -121,16 +149,24 @@ def estimate(advantages, batches, policy, discount=0.99, log_ratio=0.0, **more):
 def test_vtrace_is_gae_when_the_policies_agree_and_only_then():
     batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
     critic = Critic(widths=(8,)).init(KEY, 4)
-    critic = dataclasses.replace(critic, value_units=jax.tree.map(lambda x: x + 3.0, critic.value_units))
+    critic = dataclasses.replace(
+        critic, value_units=jax.tree.map(lambda x: x + 3.0, critic.value_units)
+    )
     gae, corrected = (Advantages(name, "critic", gae_lambda=0.9) for name in ("gae", "vtrace"))
     same = [estimate(a, batches, policy, critic=critic) for a in (gae, corrected)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *same)
     ratio = np.random.default_rng(0).normal(0, 0.5, batches.rewards.shape)
-    moved = [estimate(a, batches, policy, log_ratio=ratio, critic=critic).advantages for a in (gae, corrected)]
+    moved = [
+        estimate(a, batches, policy, log_ratio=ratio, critic=critic).advantages
+        for a in (gae, corrected)
+    ]
     np.testing.assert_array_equal(moved[0], same[0].advantages)
     assert np.abs(moved[1] - moved[0]).max() > 0.1
     # Returns are GAE with λ = 1, and the targets are what advantages and values add up to.
-    returns, one = (estimate(Advantages(name, "critic", gae_lambda=1.0), batches, policy, critic=critic) for name in ("return", "gae"))
+    returns, one = (
+        estimate(Advantages(name, "critic", gae_lambda=1.0), batches, policy, critic=critic)
+        for name in ("return", "gae")
+    )
     np.testing.assert_allclose(returns.advantages, one.advantages, atol=1e-5)
     np.testing.assert_allclose(one.targets, one.advantages + one.values, atol=1e-4)
 
@@ -173,14 +209,19 @@ def test_an_overflowing_ratio_stays_finite():
     batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
     huge = Advantages("vtrace", "critic", truncate_rho=float("inf"), truncate_c=1.0)
     for log_ratio in (1e4, -1e4):
-        found = estimate(huge, batches, policy, log_ratio=log_ratio, critic=Critic(widths=(8,)).init(KEY, 4))
+        found = estimate(
+            huge, batches, policy, log_ratio=log_ratio, critic=Critic(widths=(8,)).init(KEY, 4)
+        )
         assert np.isfinite(found.advantages).all()
 
 
 def test_baselines():
     batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
     mask = np.asarray(batches.mask)
-    found = [estimate(Advantages(baseline=b), batches, policy).advantages for b in ("none", "mean", "linear")]
+    found = [
+        estimate(Advantages(baseline=b), batches, policy).advantages
+        for b in ("none", "mean", "linear")
+    ]
     plain, centred, fitted = found
     np.testing.assert_allclose(centred[mask], plain[mask] - plain[mask].mean(), atol=1e-4)
     assert fitted[mask].var() < centred[mask].var()
@@ -193,20 +234,30 @@ def test_baselines():
 def test_the_linear_baseline_finds_a_quadratic_value():
     draw = lambda *shape: np.random.default_rng(0).normal(size=shape).astype(np.float32)
     observations, others = np.split(draw(4, 3, 50, 3), 2)
-    quadratic = lambda observations: 2 + observations[..., 0] - 3 * observations[..., 1] * observations[..., 2]
+    quadratic = lambda observations: (
+        2 + observations[..., 0] - 3 * observations[..., 1] * observations[..., 2]
+    )
     mask = np.broadcast_to(np.arange(50) < 45, (2, 3, 50))
     fit = lambda observations, targets, mask, at: linear_values(observations, targets, mask)(at)
-    fitted = computed(fit, observations, np.where(mask, quadratic(observations), np.float32(1e6)), mask, others)
+    fitted = computed(
+        fit, observations, np.where(mask, quadratic(observations), np.float32(1e6)), mask, others
+    )
     np.testing.assert_allclose(fitted, quadratic(others), atol=0.03)
     wide = draw(1, 1, 200, 20)
-    np.testing.assert_allclose(computed(fit, wide, wide[..., 0] ** 2, np.ones((1, 1, 200), bool), wide), wide[..., 0] ** 2, atol=0.02)
+    np.testing.assert_allclose(
+        computed(fit, wide, wide[..., 0] ** 2, np.ones((1, 1, 200), bool), wide),
+        wide[..., 0] ** 2,
+        atol=0.02,
+    )
 
 
 def test_exact_advantages_are_those_of_the_current_policy():
     env = garnet(0, states=4, actions=2)
     batches, _ = history_of(env, Draws(6))
     policy = tabular_softmax_policy(4, 2)
-    found = estimate(Advantages(estimator="exact"), batches, policy, env.discount, oracle=env).advantages
+    found = estimate(
+        Advantages(estimator="exact"), batches, policy, env.discount, oracle=env
+    ).advantages
     batches = jax.device_get(batches)
     expected = computed(env.advantages, policy)[batches.observations.argmax(-1), batches.actions]
     np.testing.assert_allclose(found[batches.mask], expected[batches.mask], atol=1e-5)

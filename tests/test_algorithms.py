@@ -39,8 +39,12 @@ def after(algorithm, **more):
 def test_a_window_of_one_is_the_vanilla_algorithm():
     np.testing.assert_array_equal(after(RPG(window=1)), after(VPG()))
     np.testing.assert_array_equal(after(RNPG(window=1)), after(VNPG()))
-    np.testing.assert_array_equal(after(RTRPO(window=1, advantages=Advantages())), after(TRPO(advantages=Advantages())))
-    np.testing.assert_array_equal(after(RPPO(window=1, advantages=Advantages())), after(PPO(advantages=Advantages())))
+    np.testing.assert_array_equal(
+        after(RTRPO(window=1, advantages=Advantages())), after(TRPO(advantages=Advantages()))
+    )
+    np.testing.assert_array_equal(
+        after(RPPO(window=1, advantages=Advantages())), after(PPO(advantages=Advantages()))
+    )
     assert np.abs(after(RNPG(window=3)) - after(VNPG())).max() > 1e-4
 
 
@@ -53,32 +57,51 @@ def test_vanilla_updates_equal_their_formula():
     for t in reversed(range(rewards.shape[1])):
         future = returns[:, t + 1] if t + 1 < rewards.shape[1] else 0
         returns[:, t] = np.where(
-            batch.mask[:, t], rewards[:, t] + 0.99 * np.where(batch.terminated[:, t] | batch.truncated[:, t], 0, future), 0
+            batch.mask[:, t],
+            rewards[:, t]
+            + 0.99 * np.where(batch.terminated[:, t] | batch.truncated[:, t], 0, future),
+            0,
         )
     advantages = (returns.ravel()[mask] - returns.ravel()[mask].mean()).astype(np.float64)
     θ, unflatten = flatten(POLICY)
     observations, actions = batch.observations.reshape(-1, 4)[mask], batch.actions.ravel()[mask]
-    scores = np.asarray(jax.jacobian(lambda θ: jax.vmap(unflatten(θ).log_prob)(observations, actions))(θ), np.float64)
+    scores = np.asarray(
+        jax.jacobian(lambda θ: jax.vmap(unflatten(θ).log_prob)(observations, actions))(θ),
+        np.float64,
+    )
     gradient = scores.T @ advantages / mask.sum()
     fisher = scores.T @ scores / mask.sum() + 1e-3 * np.eye(θ.size)
     np.testing.assert_allclose(after(VPG(), updates=1), θ + 0.01 * gradient, atol=1e-5)
-    np.testing.assert_allclose(after(VNPG(), updates=1), θ + 0.01 * np.linalg.solve(fisher, gradient), atol=2e-4)
+    np.testing.assert_allclose(
+        after(VNPG(), updates=1), θ + 0.01 * np.linalg.solve(fisher, gradient), atol=2e-4
+    )
 
 
 def test_damping_that_drowns_the_fisher_matrix_gives_the_plain_gradient():
     huge = 1e4
-    np.testing.assert_allclose(after(RNPG(window=3, damping=huge, learning_rate=0.01 * huge)), after(RPG(window=3)), atol=1e-4)
+    np.testing.assert_allclose(
+        after(RNPG(window=3, damping=huge, learning_rate=0.01 * huge)),
+        after(RPG(window=3)),
+        atol=1e-4,
+    )
 
 
 def test_the_solvers_take_the_same_step():
-    steps = [after(RNPG(window=3, damping=0.01, solver=Solver(method, tolerance=1e-6))) for method in ("cholesky", "cg")]
+    steps = [
+        after(RNPG(window=3, damping=0.01, solver=Solver(method, tolerance=1e-6)))
+        for method in ("cholesky", "cg")
+    ]
     np.testing.assert_allclose(steps[1], steps[0], atol=1e-3)
 
 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        RPG(window=2, advantages=Advantages("vtrace", "critic"), critic=Critic(widths=(6,), epochs=2)),
+        RPG(
+            window=2,
+            advantages=Advantages("vtrace", "critic"),
+            critic=Critic(widths=(6,), epochs=2),
+        ),
         RNPG(window=2),
         RNPG(window=2, fisher="expected"),
         RTRPO(window=2, advantages=Advantages("gae", "linear")),
@@ -88,7 +111,11 @@ def test_the_solvers_take_the_same_step():
 )
 def test_padding_filled_with_nan_changes_nothing(algorithm):
     def spoil(batch):
-        fill = lambda x: jnp.where(batch.mask.reshape(batch.mask.shape + (1,) * (x.ndim - 2)), x, jnp.array(jnp.nan).astype(x.dtype))
+        fill = lambda x: jnp.where(
+            batch.mask.reshape(batch.mask.shape + (1,) * (x.ndim - 2)),
+            x,
+            jnp.array(jnp.nan).astype(x.dtype),
+        )
         return dataclasses.replace(jax.tree.map(fill, batch), mask=batch.mask)
 
     clean = batch_of(KEY, POLICY, collector=Episodes(3))
@@ -135,7 +162,11 @@ def test_weights_that_overflow_are_refused():
     assert info.max_weight == 5
 
 
-@pytest.mark.parametrize("algorithm", [RPG(window=3), RNPG(window=3), RTRPO(window=3, advantages=Advantages())], ids=["pg", "npg", "trpo"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [RPG(window=3), RNPG(window=3), RTRPO(window=3, advantages=Advantages())],
+    ids=["pg", "npg", "trpo"],
+)
 def test_what_overflows_leaves_the_window(algorithm):
     """Finite rewards whose sums are not cost one update, and not one for each place in the window."""
     state, _ = updated(algorithm, POLICY, KEY, updates=2)
@@ -163,7 +194,14 @@ def test_a_batch_whose_weights_overflow_leaves_the_window_and_the_newest_stays()
 
 def test_ppo_refuses_an_update_that_was_cut_short_by_a_bad_minibatch():
     """A first step that is far too long makes the next slope meaningless; what came before it is not kept either."""
-    algorithm = RPPO(window=2, advantages=Advantages(), optimizer="sgd", learning_rate=1e25, max_gradient_norm=float("inf"), minibatch=16)
+    algorithm = RPPO(
+        window=2,
+        advantages=Advantages(),
+        optimizer="sgd",
+        learning_rate=1e25,
+        max_gradient_norm=float("inf"),
+        minibatch=16,
+    )
     state, info = updated(algorithm, POLICY, KEY, updates=1)
     assert REFUSALS[int(info.refused)] == "a minibatch gradient is not finite"
     assert info.gradient_steps > 0
@@ -189,14 +227,20 @@ def test_a_batch_without_signal_is_told_apart_from_a_failed_search():
     algorithm = RTRPO(window=1, advantages=Advantages())
     state, _ = updated(algorithm, POLICY, KEY, updates=1)
     batch = batch_of(jax.random.key(5), state.policy)
-    after_update, info = update(algorithm, state, dataclasses.replace(batch, rewards=jnp.zeros_like(batch.rewards)), KEY)
+    after_update, info = update(
+        algorithm, state, dataclasses.replace(batch, rewards=jnp.zeros_like(batch.rewards)), KEY
+    )
     assert REFUSALS[int(info.refused)] == "the gradient is zero, the batches hold no signal"
     assert float(after_update.caution) == float(state.caution)
     np.testing.assert_array_equal(parameters(after_update.policy), parameters(state.policy))
 
 
 def test_a_direction_that_does_not_solve_the_system_is_refused():
-    algorithm = RNPG(window=2, damping=1e-6, solver=Solver("cg", tolerance=1e-4, max_steps=1, preconditioner_rows=0))
+    algorithm = RNPG(
+        window=2,
+        damping=1e-6,
+        solver=Solver("cg", tolerance=1e-4, max_steps=1, preconditioner_rows=0),
+    )
     state, info = updated(algorithm, POLICY, KEY, updates=1)
     assert info.solver_residual > 0.5
     assert REFUSALS[int(info.refused)].startswith("the direction does not solve the system")
@@ -212,7 +256,9 @@ def test_the_closed_form_fisher_matrix_does_not_weigh_states_by_actions():
     real = start.recalled.importance > 0
     scores = expected_score_matrix(start.state.policy, start.recalled.observations[real])
     columns = np.asarray(scores.columns(), np.float64)
-    np.testing.assert_allclose(fisher.matrix(), columns @ columns.T / real.sum(), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(
+        fisher.matrix(), columns @ columns.T / real.sum(), rtol=1e-3, atol=1e-6
+    )
 
 
 def policy_and_older_batch(algorithm):
@@ -225,7 +271,12 @@ def policy_and_older_batch(algorithm):
 
 
 def test_a_step_to_infinity_is_refused():
-    state, info = updated(VPG(learning_rate=1e38, advantages=Advantages(baseline="none")), random_policy(KEY), KEY, updates=2)
+    state, info = updated(
+        VPG(learning_rate=1e38, advantages=Advantages(baseline="none")),
+        random_policy(KEY),
+        KEY,
+        updates=2,
+    )
     assert np.isfinite(parameters(state.policy)).all()
     assert int(info.refused) > 0
 
@@ -244,7 +295,10 @@ NATURAL = {
     "damping": 0.1,
     "fisher": "expected",
     "independent_fisher": True,
-    "solver": [Solver("cg", tolerance=0.5, preconditioner_rows=0), Solver("cg", max_steps=1, preconditioner_rows=0)],
+    "solver": [
+        Solver("cg", tolerance=0.5, preconditioner_rows=0),
+        Solver("cg", max_steps=1, preconditioner_rows=0),
+    ],
 }
 V_TRACE = Advantages("vtrace", "critic")
 CRITIC_CHANGES = {
@@ -263,8 +317,22 @@ BASES = {
     "npg": RNPG(window=3, learning_rate=0.05),
     "pg": RPG(window=3, optimizer="adam", advantages=V_TRACE, critic=SMALL),
     # So wide a trust region that the line search has work to do.
-    "trpo": RTRPO(window=3, advantages=Advantages(baseline="linear"), target_kl=1.0, damping=1e-4, shrink=0.9, backtracks=60),
-    "ppo": RPPO(window=3, advantages=Advantages(baseline="linear"), learning_rate=0.05, epochs=3, minibatch=32, clip=0.05),
+    "trpo": RTRPO(
+        window=3,
+        advantages=Advantages(baseline="linear"),
+        target_kl=1.0,
+        damping=1e-4,
+        shrink=0.9,
+        backtracks=60,
+    ),
+    "ppo": RPPO(
+        window=3,
+        advantages=Advantages(baseline="linear"),
+        learning_rate=0.05,
+        epochs=3,
+        minibatch=32,
+        clip=0.05,
+    ),
 }
 CHANGES = {
     "npg": {
@@ -272,7 +340,11 @@ CHANGES = {
         **ASCENT,
         **NATURAL,
         "optimizer": "adam",
-        "advantages": [Advantages(baseline="none"), Advantages(baseline="linear"), Advantages(standardise=True)],
+        "advantages": [
+            Advantages(baseline="none"),
+            Advantages(baseline="linear"),
+            Advantages(standardise=True),
+        ],
         "project": [Box(-0.3, 0.3), Ball(0.5)],
         "critic": [],
     },
@@ -294,7 +366,14 @@ CHANGES = {
         **SHARED,
         **{field: [] for field in ("discount", "discount_states")},
         **ASCENT,
-        **dict(advantages=Advantages(baseline="none"), critic=[], clip=0.3, clip_centre="current", epochs=2, minibatch=200),
+        **dict(
+            advantages=Advantages(baseline="none"),
+            critic=[],
+            clip=0.3,
+            clip_centre="current",
+            epochs=2,
+            minibatch=200,
+        ),
         **dict(entropy=0.5, target_kl=1e-5, max_gradient_norm=1e-3, weights=Weights(truncate=0.9)),
     },
 }
@@ -331,9 +410,17 @@ def test_trpo_without_backtracking_is_npg_scaled_to_the_radius():
     moved, info = update(RTRPO(target_kl=1e-5, **plain), state, batch, KEY)
     assert (int(info.refused), int(info.backtracks)) == (0, 0)
     natural = RNPG(learning_rate=1.0, **plain)
-    full, _ = update(natural, dataclasses.replace(natural.init(state.policy, batch, KEY), history=state.history), batch, KEY)
+    full, _ = update(
+        natural,
+        dataclasses.replace(natural.init(state.policy, batch, KEY), history=state.history),
+        batch,
+        KEY,
+    )
     θ = parameters(state.policy)
-    step, direction = np.asarray(parameters(moved.policy) - θ, np.float64), np.asarray(parameters(full.policy) - θ, np.float64)
+    step, direction = (
+        np.asarray(parameters(moved.policy) - θ, np.float64),
+        np.asarray(parameters(full.policy) - θ, np.float64),
+    )
     recalled = recall(moved.history, state.policy, Weights())
     columns = np.asarray(recalled.scores.columns(), np.float64)
     fisher = (columns * np.asarray(recalled.coefficients(3))) @ columns.T + 0.01 * np.eye(len(θ))
@@ -349,7 +436,9 @@ def test_a_line_search_that_cannot_succeed_restores_the_policy_and_raises_the_da
     hopeless = dataclasses.replace(algorithm, project=Box(5.0, 6.0))
     dampings = []
     for i in range(3):
-        after_update, info = update(hopeless, state, batch_of(jax.random.key(5 + i), state.policy), KEY)
+        after_update, info = update(
+            hopeless, state, batch_of(jax.random.key(5 + i), state.policy), KEY
+        )
         assert REFUSALS[int(info.refused)].startswith("the line search found no step")
         np.testing.assert_array_equal(parameters(after_update.policy), parameters(state.policy))
         state = after_update
@@ -372,9 +461,16 @@ def test_a_policy_without_doubts_is_left_alone():
 
 
 def test_accepted_steps_stay_inside_the_trust_region_on_fresh_states():
-    env, algorithm = CartPole(max_steps=200), RTRPO(window=4, advantages=Advantages(baseline="linear"), target_kl=0.02)
+    env, algorithm = (
+        CartPole(max_steps=200),
+        RTRPO(window=4, advantages=Advantages(baseline="linear"), target_kl=0.02),
+    )
     state = algorithm.init(POLICY, batch_of(KEY, POLICY, env, Steps(8, 50)), KEY)
-    mean_kl = eqx.filter_jit(lambda old, new, batch: jax.vmap(jax.vmap(lambda s: old.kl(new, s)))(batch.observations).mean())
+    mean_kl = eqx.filter_jit(
+        lambda old, new, batch: jax.vmap(jax.vmap(lambda s: old.kl(new, s)))(
+            batch.observations
+        ).mean()
+    )
     kls = []
     for i in range(40):
         before = state.policy
@@ -386,7 +482,14 @@ def test_accepted_steps_stay_inside_the_trust_region_on_fresh_states():
     assert np.median(kls) > 0.2 * 0.02
 
 
-ONE_STEP = dict(window=3, epochs=1, minibatch=10**6, optimizer="sgd", advantages=Advantages(), max_gradient_norm=float("inf"))
+ONE_STEP = dict(
+    window=3,
+    epochs=1,
+    minibatch=10**6,
+    optimizer="sgd",
+    advantages=Advantages(),
+    max_gradient_norm=float("inf"),
+)
 
 
 def test_ppo_with_infinite_clip_and_one_full_batch_step_is_the_policy_gradient():
@@ -398,9 +501,15 @@ def test_ppo_with_infinite_clip_and_one_full_batch_step_is_the_policy_gradient()
 
 
 def test_ppo_clips_the_gradient_by_its_norm_and_stops_at_the_target():
-    state, _ = updated(RPPO(learning_rate=1.0, **{**ONE_STEP, "max_gradient_norm": 1e-3}), POLICY, KEY, updates=1)
-    np.testing.assert_allclose(np.linalg.norm(parameters(state.policy) - parameters(POLICY)), 1e-3, rtol=1e-3)
-    eager = RPPO(window=2, epochs=20, minibatch=32, learning_rate=0.05, advantages=Advantages(), clip=10.0)
+    state, _ = updated(
+        RPPO(learning_rate=1.0, **{**ONE_STEP, "max_gradient_norm": 1e-3}), POLICY, KEY, updates=1
+    )
+    np.testing.assert_allclose(
+        np.linalg.norm(parameters(state.policy) - parameters(POLICY)), 1e-3, rtol=1e-3
+    )
+    eager = RPPO(
+        window=2, epochs=20, minibatch=32, learning_rate=0.05, advantages=Advantages(), clip=10.0
+    )
     _, free = updated(eager, POLICY, KEY, updates=1)
     _, held = updated(dataclasses.replace(eager, target_kl=0.01), POLICY, KEY, updates=1)
     assert 0 < held.gradient_steps < free.gradient_steps
@@ -409,11 +518,17 @@ def test_ppo_clips_the_gradient_by_its_norm_and_stops_at_the_target():
 
 def test_a_clip_around_one_silences_old_samples_and_one_around_the_current_ratio_does_not():
     """Before the policy has moved, no sample is silenced by a clip around where it starts."""
-    still = RPPO(window=3, learning_rate=1e-9, epochs=1, advantages=Advantages(baseline="linear"), clip=0.05)
-    state, _ = updated(RPPO(window=3, learning_rate=0.05, advantages=Advantages(baseline="linear")), POLICY, KEY)
+    still = RPPO(
+        window=3, learning_rate=1e-9, epochs=1, advantages=Advantages(baseline="linear"), clip=0.05
+    )
+    state, _ = updated(
+        RPPO(window=3, learning_rate=0.05, advantages=Advantages(baseline="linear")), POLICY, KEY
+    )
     batch = batch_of(jax.random.key(5), state.policy)
     silenced = {
-        centre: update(dataclasses.replace(still, clip_centre=centre), state, batch, KEY)[1].silenced_by_age
+        centre: update(dataclasses.replace(still, clip_centre=centre), state, batch, KEY)[
+            1
+        ].silenced_by_age
         for centre in ("one", "current")
     }
     assert silenced["one"][0] == 0
@@ -422,32 +537,60 @@ def test_a_clip_around_one_silences_old_samples_and_one_around_the_current_ratio
 
 
 def test_the_surrogate_by_hand():
-    ratio, centre = jnp.array([1.5, 0.5, 1.5, 0.5, 3.1, 2.9]), jnp.array([1.0, 1.0, 1.0, 1.0, 3.0, 3.0])
+    ratio, centre = (
+        jnp.array([1.5, 0.5, 1.5, 0.5, 3.1, 2.9]),
+        jnp.array([1.0, 1.0, 1.0, 1.0, 3.0, 3.0]),
+    )
     advantages = jnp.array([2.0, 2.0, -2.0, -2.0, 1.0, -1.0])
-    np.testing.assert_allclose(clipped_surrogate(ratio, centre, advantages, 0.2), [2.4, 1.0, -3.0, -1.6, 3.1, -2.9], rtol=1e-6)
-    np.testing.assert_array_equal(silenced(ratio, centre, advantages, 0.2), [True, False, False, True, False, False])
+    np.testing.assert_allclose(
+        clipped_surrogate(ratio, centre, advantages, 0.2),
+        [2.4, 1.0, -3.0, -1.6, 3.1, -2.9],
+        rtol=1e-6,
+    )
+    np.testing.assert_array_equal(
+        silenced(ratio, centre, advantages, 0.2), [True, False, False, True, False, False]
+    )
 
 
 def test_solver_choices_that_must_not_matter_do_not():
     """A preconditioner and a warm start change the road, not the end."""
     base = after(RNPG(window=3, damping=0.01, solver=Solver("cg", tolerance=1e-6)))
-    for solver in (Solver("cg", tolerance=1e-6, warm_start=True), Solver("cg", tolerance=1e-6, preconditioner_rows=8)):
-        np.testing.assert_allclose(after(RNPG(window=3, damping=0.01, solver=solver)), base, atol=1e-3)
+    for solver in (
+        Solver("cg", tolerance=1e-6, warm_start=True),
+        Solver("cg", tolerance=1e-6, preconditioner_rows=8),
+    ):
+        np.testing.assert_allclose(
+            after(RNPG(window=3, damping=0.01, solver=solver)), base, atol=1e-3
+        )
 
 
 def test_schedules_and_optax_optimizers():
     schedule = lambda iteration: 0.05 / (1 + iteration)
-    np.testing.assert_allclose(after(RPG(learning_rate=schedule)), after(RPG(learning_rate=0.05, decay=1.0)), atol=1e-6)
-    np.testing.assert_allclose(after(RPG(optimizer=optax.sgd(0.05), learning_rate=1.0)), after(RPG(learning_rate=0.05)), atol=1e-6)
     np.testing.assert_allclose(
-        after(RPG(optimizer=optax.adam(0.05), learning_rate=1.0)), after(RPG(optimizer="adam", learning_rate=0.05)), atol=1e-6
+        after(RPG(learning_rate=schedule)), after(RPG(learning_rate=0.05, decay=1.0)), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        after(RPG(optimizer=optax.sgd(0.05), learning_rate=1.0)),
+        after(RPG(learning_rate=0.05)),
+        atol=1e-6,
+    )
+    np.testing.assert_allclose(
+        after(RPG(optimizer=optax.adam(0.05), learning_rate=1.0)),
+        after(RPG(optimizer="adam", learning_rate=0.05)),
+        atol=1e-6,
     )
 
 
 def test_fewer_batches_than_the_window_average_over_those_that_exist():
     """Before the window is full its length cannot matter."""
-    np.testing.assert_allclose(after(RNPG(window=3), updates=3), after(RNPG(window=7), updates=3), atol=1e-5)
-    np.testing.assert_allclose(after(RNPG(window=3, fisher_window=7), updates=3), after(RNPG(window=7), updates=3), atol=1e-5)
+    np.testing.assert_allclose(
+        after(RNPG(window=3), updates=3), after(RNPG(window=7), updates=3), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        after(RNPG(window=3, fisher_window=7), updates=3),
+        after(RNPG(window=7), updates=3),
+        atol=1e-5,
+    )
 
 
 def test_a_longer_fisher_window_leaves_the_gradient_alone():
@@ -473,8 +616,14 @@ def test_vmap_over_seeds_equals_a_loop():
     state, _ = updated(algorithm, POLICY, KEY, updates=1)
     batches = [batch_of(jax.random.key(seed), state.policy) for seed in range(3)]
     together = jax.tree.map(lambda *x: jnp.stack(x), *batches)
-    mapped = jax.jit(jax.vmap(lambda batch: parameters(algorithm.update(state, batch, KEY)[0].policy)))(together)
-    np.testing.assert_allclose(mapped, jnp.stack([parameters(update(algorithm, state, b, KEY)[0].policy) for b in batches]), atol=1e-3)
+    mapped = jax.jit(
+        jax.vmap(lambda batch: parameters(algorithm.update(state, batch, KEY)[0].policy))
+    )(together)
+    np.testing.assert_allclose(
+        mapped,
+        jnp.stack([parameters(update(algorithm, state, b, KEY)[0].policy) for b in batches]),
+        atol=1e-3,
+    )
 
 
 class Plain(AbstractPolicy):
@@ -499,13 +648,19 @@ class Plain(AbstractPolicy):
         return -(p * jnp.log(p) + (1 - p) * jnp.log1p(-p))
 
     def kl(self, other, observation):
-        terms = [jnp.exp(self.log_prob(observation, a)) * (self.log_prob(observation, a) - other.log_prob(observation, a)) for a in (0, 1)]
+        terms = [
+            jnp.exp(self.log_prob(observation, a))
+            * (self.log_prob(observation, a) - other.log_prob(observation, a))
+            for a in (0, 1)
+        ]
         return sum(terms)
 
 
 @pytest.mark.parametrize("method", ["cholesky", "sample", "cg"])
 def test_a_custom_policy_needs_five_methods(method):
-    state, info = updated(RNPG(window=2, solver=Solver(method), learning_rate=0.1), Plain(jnp.zeros(4)), KEY)
+    state, info = updated(
+        RNPG(window=2, solver=Solver(method), learning_rate=0.1), Plain(jnp.zeros(4)), KEY
+    )
     assert info.refused == 0
     assert np.abs(state.policy.weights).max() > 0
     assert info.kl > 0
@@ -531,12 +686,21 @@ def reuse_estimates(env, behaviours, target, rules, replications=4000, samples=1
         return [weigh(batches, rule) for rule in rules]
 
     def weigh(batches, rule):
-        batches = [remember_occupancy(batch, behaviour, rule, env) for batch, behaviour in zip(batches, behaviours, strict=True)]
+        batches = [
+            remember_occupancy(batch, behaviour, rule, env)
+            for batch, behaviour in zip(batches, behaviours, strict=True)
+        ]
         history = History.empty(batches[0], len(batches))
         for batch in batches:
             history, _ = history.push(batch)
         exact = Advantages(estimator="exact")
-        algorithm = PG(window=len(batches), discount=env.discount, objective_scale=True, weights=rule, advantages=exact)
+        algorithm = PG(
+            window=len(batches),
+            discount=env.discount,
+            objective_scale=True,
+            weights=rule,
+            advantages=exact,
+        )
         return exact_gradient(algorithm, history, target, env)
 
     return jax.jit(jax.vmap(estimate))(jax.random.split(KEY, replications))
@@ -548,7 +712,9 @@ def test_exact_ratios_make_the_reuse_estimator_unbiased():
     behaviours = [unflatten(0.8 * jax.random.normal(jax.random.key(i), θ.shape)) for i in range(3)]
     target = unflatten(jnp.linspace(-0.5, 1.0, θ.size))
     exact = env.gradient(target)
-    unbiased, biased = reuse_estimates(env, behaviours, target, (Weights(ratio="occupancy"), Weights(ratio="policy")))
+    unbiased, biased = reuse_estimates(
+        env, behaviours, target, (Weights(ratio="occupancy"), Weights(ratio="policy"))
+    )
     error = lambda estimates: estimates.std(0) / len(estimates) ** 0.5
     assert (jnp.abs(unbiased.mean(0) - exact) < 4 * error(unbiased)).all()
     # The policy ratio ignores how states are visited, and this test can see its bias.
@@ -558,7 +724,12 @@ def test_exact_ratios_make_the_reuse_estimator_unbiased():
 def test_two_iterations_show_the_bias_of_section_2_4():
     """θ₁ depends on the samples of θ₀, so reweighing those samples does not estimate ∇η(θ₁) without bias."""
     env = LQC()
-    algorithm = VPG(discount=0.5, learning_rate=0.05, objective_scale=True, advantages=Advantages(estimator="exact"))
+    algorithm = VPG(
+        discount=0.5,
+        learning_rate=0.05,
+        objective_scale=True,
+        advantages=Advantages(estimator="exact"),
+    )
     start = ShiftPolicy(jnp.array(0.5))
 
     def errors(key):

@@ -56,7 +56,12 @@ TWINS = [
         start=((-0.1,) * 4, (0.1,) * 4),
         act=lambda draw, count: draw.integers(0, 3, count),
         swing=lambda values, noise: int(noise > 0.8) if values[2] > 0 else 2,
-        tolerance=[1e-12, 1e-12, 1e-10, 1e-10],  # at such speeds one unit in the last place before a step becomes 2e-11 after it
+        tolerance=[
+            1e-12,
+            1e-12,
+            1e-10,
+            1e-10,
+        ],  # at such speeds one unit in the last place before a step becomes 2e-11 after it
         drift=1e-10,
     ),
     Twin(
@@ -87,7 +92,9 @@ def test_one_step_equals_gymnasium(twin):
         observations.append(observation)
     after = np.array(after)
     with jax.enable_x64(True):
-        steps = jax.tree.map(np.asarray, jax.jit(jax.vmap(twin.step))(jnp.asarray(states), jnp.asarray(actions)))
+        steps = jax.tree.map(
+            np.asarray, jax.jit(jax.vmap(twin.step))(jnp.asarray(states), jnp.asarray(actions))
+        )
     error = np.abs(steps.state.values.astype(after.dtype) - after)
     assert (error <= twin.tolerance).all(), error.max(0)
     np.testing.assert_allclose(steps.observation, observations, rtol=1e-6, atol=1e-7)
@@ -109,7 +116,9 @@ def test_episodes_equal_gymnasium(twin, seed, swinging):
     reference.unwrapped.state = start
     path, actions, rewards, flags = [start], [], [], [(False, False)]
     while not any(flags[-1]):
-        actions.append(twin.swing(path[-1], draw.uniform(-1, 1)) if swinging else twin.act(draw, 1)[0])
+        actions.append(
+            twin.swing(path[-1], draw.uniform(-1, 1)) if swinging else twin.act(draw, 1)[0]
+        )
         _, reward, *ending, _ = reference.step(actions[-1])
         path.append(reference.unwrapped.state)
         rewards.append(reward)
@@ -121,7 +130,9 @@ def test_episodes_equal_gymnasium(twin, seed, swinging):
             step = env.step(jax.random.key(0), state, action)
             return step.state, step
 
-        steps = jax.lax.scan(follow, twin.state(jnp.asarray(start), jnp.array(0)), jnp.asarray(np.array(actions)))[1]
+        steps = jax.lax.scan(
+            follow, twin.state(jnp.asarray(start), jnp.array(0)), jnp.asarray(np.array(actions))
+        )[1]
         steps = jax.tree.map(np.asarray, steps)
     np.testing.assert_array_equal(np.stack([steps.terminated, steps.truncated], 1), flags[1:])
     np.testing.assert_allclose(steps.state.values, path[1:], rtol=0, atol=twin.drift)
@@ -134,20 +145,29 @@ def test_first_states_are_drawn_as_in_gymnasium(twin):
     count = 1000
     reference = gymnasium.make(twin.name).unwrapped
     original = np.array([[reference.reset(seed=seed), reference.state][1] for seed in range(count)])
-    compiled = np.asarray(jax.vmap(make(twin.name).reset)(jax.random.split(jax.random.key(0), count)).values)
+    compiled = np.asarray(
+        jax.vmap(make(twin.name).reset)(jax.random.split(jax.random.key(0), count)).values
+    )
     low, high = np.array(twin.start)
     for states in (original, compiled):
-        np.testing.assert_allclose([states.min(0), states.max(0)], [low, high], atol=0.01 * (high - low).max())
+        np.testing.assert_allclose(
+            [states.min(0), states.max(0)], [low, high], atol=0.01 * (high - low).max()
+        )
         assert (states >= np.float32(low)).all()
         assert (states <= np.float32(high)).all()
-        assert (np.abs(states.mean(0) - (low + high) / 2) <= 4 * (high - low) / (12 * count) ** 0.5).all()
+        assert (
+            np.abs(states.mean(0) - (low + high) / 2) <= 4 * (high - low) / (12 * count) ** 0.5
+        ).all()
 
 
 @each_twin
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_precision_is_that_of_the_state(twin, dtype):
     with jax.enable_x64(True):
-        values, action = jnp.zeros(len(twin.span[0]), dtype), jnp.asarray(twin.act(np.random.default_rng(0), 1)[0])
+        values, action = (
+            jnp.zeros(len(twin.span[0]), dtype),
+            jnp.asarray(twin.act(np.random.default_rng(0), 1)[0]),
+        )
         step = jax.eval_shape(twin.step, values, action)
     assert step.state.values.dtype == step.observation.dtype == step.reward.dtype == dtype
 
@@ -155,7 +175,14 @@ def test_precision_is_that_of_the_state(twin, dtype):
 def test_wrapped_angles_equal_the_loop():
     # Besides a wide range, each odd multiple of π that an Acrobot step can reach and its nearest numbers on both sides.
     edges = np.arange(-11, 12, 2) * np.pi
-    angles = np.concatenate([np.linspace(-1000, 1000, 100_001), edges, np.nextafter(edges, np.inf), np.nextafter(edges, -np.inf)])
+    angles = np.concatenate(
+        [
+            np.linspace(-1000, 1000, 100_001),
+            edges,
+            np.nextafter(edges, np.inf),
+            np.nextafter(edges, -np.inf),
+        ]
+    )
     expected = [original_acrobot.wrap(angle, -np.pi, np.pi) for angle in angles]
     with jax.enable_x64(True):
         wrapped = np.asarray(wrap(jnp.asarray(angles)))

@@ -21,7 +21,12 @@ COLUMNS = ["algorithm", "seed", "iteration", "environment_steps", "return_mean",
 
 
 def recollect(*words, cwd=None):
-    return subprocess.run([Path(sys.executable).parent / "recollect", *map(str, words)], capture_output=True, text=True, cwd=cwd)
+    return subprocess.run(
+        [Path(sys.executable).parent / "recollect", *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
 
 
 def test_help_and_version():
@@ -30,7 +35,15 @@ def test_help_and_version():
     for word in ("train", "compare", "rnpg", "rtrpo", "CartPole-v1", "InvertedPendulum-v5"):
         assert word in result.stdout
     flags = recollect("train", "rnpg", "--help").stdout
-    for word in ("--window", "--fisher-window", "--damping", "--solver.method", "--weights.ratio", "--advantages.baseline", "--max-steps"):
+    for word in (
+        "--window",
+        "--fisher-window",
+        "--damping",
+        "--solver.method",
+        "--weights.ratio",
+        "--advantages.baseline",
+        "--max-steps",
+    ):
         assert word in flags
 
 
@@ -149,13 +162,27 @@ def test_train_writes_settings_curves_and_picture(tmp_path):
     result = recollect(*words, "--out", tmp_path / "a")
     assert result.returncode == 0, result.stderr
     figures = json.loads(result.stdout.splitlines()[-1])["rnpg"]
-    assert set(figures) >= {"final_return", "area_under_curve", "standard_error", "environment_steps", "seconds", "compile_seconds"}
+    assert set(figures) >= {
+        "final_return",
+        "area_under_curve",
+        "standard_error",
+        "environment_steps",
+        "seconds",
+        "compile_seconds",
+    }
     with (tmp_path / "a" / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == COLUMNS
-    assert [(row["seed"], row["iteration"]) for row in rows] == [(str(s), str(i)) for s in (0, 1) for i in (1, 2, 3, 4)]
-    assert int(rows[3]["environment_steps"]) + int(rows[7]["environment_steps"]) == figures["environment_steps"]
-    assert float(figures["area_under_curve"]) == pytest.approx(sum(float(row["return_mean"]) for row in rows) / 8, rel=1e-4)
+    assert [(row["seed"], row["iteration"]) for row in rows] == [
+        (str(s), str(i)) for s in (0, 1) for i in (1, 2, 3, 4)
+    ]
+    assert (
+        int(rows[3]["environment_steps"]) + int(rows[7]["environment_steps"])
+        == figures["environment_steps"]
+    )
+    assert float(figures["area_under_curve"]) == pytest.approx(
+        sum(float(row["return_mean"]) for row in rows) / 8, rel=1e-4
+    )
     settings = json.loads((tmp_path / "a" / "settings.json").read_text())
     assert settings["algorithms"]["rnpg"]["window"] == 3
     assert settings["algorithms"]["rnpg"]["learning_rate"] == 0.05
@@ -163,7 +190,9 @@ def test_train_writes_settings_curves_and_picture(tmp_path):
     assert (tmp_path / "a" / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
     # The same command again gives the same numbers.
     recollect(*words, "--out", tmp_path / "b")
-    without_time = lambda name: [line.rsplit(",", 1)[0] for line in (tmp_path / name / "curves.csv").read_text().splitlines()]
+    without_time = lambda name: [
+        line.rsplit(",", 1)[0] for line in (tmp_path / name / "curves.csv").read_text().splitlines()
+    ]
     assert without_time("a") == without_time("b")
 
 
@@ -188,14 +217,34 @@ def test_compare_runs_all_algorithms_into_a_folder_of_its_own(tmp_path):
     assert result.returncode == 0, result.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     settings = json.loads((folder / "settings.json").read_text())["algorithms"]
-    assert (settings["vpg"]["window"], settings["rnpg"]["window"], settings["rnpg"]["damping"]) == (1, 2, 0.01)
-    assert {path.name for path in folder.iterdir()} == {"settings.json", "curves.csv", "learning_curves.png"}
+    assert (settings["vpg"]["window"], settings["rnpg"]["window"], settings["rnpg"]["damping"]) == (
+        1,
+        2,
+        0.01,
+    )
+    assert {path.name for path in folder.iterdir()} == {
+        "settings.json",
+        "curves.csv",
+        "learning_curves.png",
+    }
     for word in ("vpg", "rnpg", "area under curve", "learning_curves.png"):
         assert word in result.stdout
 
 
 def test_an_environment_with_a_discount_of_its_own(tmp_path):
-    words = ("train", "rnpg", "LQC", "--samples", 3, "--advantages.estimator", "exact", "--iterations", 2, "--seeds", 1)
+    words = (
+        "train",
+        "rnpg",
+        "LQC",
+        "--samples",
+        3,
+        "--advantages.estimator",
+        "exact",
+        "--iterations",
+        2,
+        "--seeds",
+        1,
+    )
     for extra, discount in ((), 0.5), (("--discount", 0.7), 0.7):
         assert recollect(*words, *extra, "--out", tmp_path).returncode == 0
         settings = json.loads((tmp_path / "settings.json").read_text())
@@ -204,9 +253,15 @@ def test_an_environment_with_a_discount_of_its_own(tmp_path):
 
 MISTAKES = [
     (["train", "rpg", "CartPole-v1", "--fisher-window", "3"], "--fisher-window"),
-    (["compare", "CartPole-v1", "--algorithms", "vpg", "trpo", "--clip", "0.3"], "--clip is a flag of none of vpg, trpo"),
+    (
+        ["compare", "CartPole-v1", "--algorithms", "vpg", "trpo", "--clip", "0.3"],
+        "--clip is a flag of none of vpg, trpo",
+    ),
     (["train", "trpo", "CartPole-v1", "--policy.head", "grid"], "CartPole has choices"),
-    (["train", "rnpg", "CartPole-v1", "--copies", "3", "--episodes", "2"], "--copies 3 goes with --steps"),
+    (
+        ["train", "rnpg", "CartPole-v1", "--copies", "3", "--episodes", "2"],
+        "--copies 3 goes with --steps",
+    ),
     (["trian", "rnpg", "CartPole-v1"], "did you mean 'train'"),
     (["train", "rnp", "CartPole-v1"], "did you mean 'rnpg'"),
     (["train", "rnpg", "Cartpole"], "did you mean 'CartPole-v1'"),
@@ -216,7 +271,20 @@ MISTAKES = [
     (["train", "rnpg", "CartPole-v1", "--project", "boks:1:2"], "did you mean 'box'"),
     (["train", "rnpg", "CartPole-v1", "--widow", "3"], "--window"),
     (["compare", "CartPole-v1", "--algorithms", "vpg", "rpgg"], "did you mean 'rpg'"),
-    (["train", "rnpg", "CartPole-v1", "--seeds", "1", "--iterations", "1", "--out", "/dev/null/x"], "/dev/null/x"),
+    (
+        [
+            "train",
+            "rnpg",
+            "CartPole-v1",
+            "--seeds",
+            "1",
+            "--iterations",
+            "1",
+            "--out",
+            "/dev/null/x",
+        ],
+        "/dev/null/x",
+    ),
 ]
 
 
@@ -237,11 +305,15 @@ for words in json.load(sys.stdin):
 print(json.dumps(found))
 """
     words = json.dumps([words for words, _ in MISTAKES])
-    result = subprocess.run([sys.executable, "-c", program], input=words, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], input=words, capture_output=True, text=True, check=True
+    )
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("index", range(len(MISTAKES)), ids=[" ".join(words) for words, _ in MISTAKES])
+@pytest.mark.parametrize(
+    "index", range(len(MISTAKES)), ids=[" ".join(words) for words, _ in MISTAKES]
+)
 def test_mistakes_give_one_message_and_exit_code_2(index, outcomes):
     code, errors = outcomes[index]
     assert code == 2

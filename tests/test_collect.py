@@ -38,7 +38,13 @@ class Counting(AbstractEnv):
 
     def step(self, key, state, action):
         after = Counter(state.steps + 1, state.length)
-        return Step(after, self.observe(after), after.steps.astype(float), after.steps >= after.length, after.steps >= self.max_steps)
+        return Step(
+            after,
+            self.observe(after),
+            after.steps.astype(float),
+            after.steps >= after.length,
+            after.steps >= self.max_steps,
+        )
 
 
 def policy_for(env):
@@ -53,12 +59,24 @@ def test_draws_follow_the_occupancy_measure():
     _, collected = computed(Draws(count), KEY, env, policy, None, 0.8)
     batch = collected.batch
     cells = (batch.observations.argmax(-1) * 2 + batch.actions).ravel()
-    expected = np.asarray(env.occupancy(policy)[:, None] * env.probabilities(policy), np.float64).ravel()
-    assert scipy.stats.chisquare(np.bincount(cells, minlength=8), expected / expected.sum() * count).pvalue > 1e-3
+    expected = np.asarray(
+        env.occupancy(policy)[:, None] * env.probabilities(policy), np.float64
+    ).ravel()
+    assert (
+        scipy.stats.chisquare(
+            np.bincount(cells, minlength=8), expected / expected.sum() * count
+        ).pvalue
+        > 1e-3
+    )
     # The same test must reject the stationary distribution of a slightly different discount.
     other = garnet(2, states=4, actions=2, discount=0.5)
-    wrong = np.asarray(other.occupancy(policy)[:, None] * env.probabilities(policy), np.float64).ravel()
-    assert scipy.stats.chisquare(np.bincount(cells, minlength=8), wrong / wrong.sum() * count).pvalue < 1e-6
+    wrong = np.asarray(
+        other.occupancy(policy)[:, None] * env.probabilities(policy), np.float64
+    ).ravel()
+    assert (
+        scipy.stats.chisquare(np.bincount(cells, minlength=8), wrong / wrong.sum() * count).pvalue
+        < 1e-6
+    )
     assert abs(float(collected.returns.mean()) - float(env.expected_return(policy))) < 0.05
     assert abs(float(collected.environment_steps) / count - 1 / (1 - 0.8)) < 0.2
 
@@ -73,8 +91,13 @@ def test_whole_episodes_end_where_the_environment_says():
     rows = np.arange(50)
     np.testing.assert_array_equal(batch.terminated[rows, last], lengths <= 6)
     np.testing.assert_array_equal(batch.truncated[rows, last], lengths >= 6)
-    np.testing.assert_array_equal(batch.next_observations[:, :-1][batch.mask[:, 1:]], batch.observations[:, 1:][batch.mask[:, 1:]])
-    np.testing.assert_allclose(collected.returns, [sum(range(1, min(n, 6) + 1)) for n in lengths], rtol=1e-6)
+    np.testing.assert_array_equal(
+        batch.next_observations[:, :-1][batch.mask[:, 1:]],
+        batch.observations[:, 1:][batch.mask[:, 1:]],
+    )
+    np.testing.assert_allclose(
+        collected.returns, [sum(range(1, min(n, 6) + 1)) for n in lengths], rtol=1e-6
+    )
     assert int(collected.environment_steps) == int(batch.mask.sum())
 
 
@@ -91,14 +114,18 @@ def test_steps_never_cross_an_episode_and_count_returns_exactly():
     ended = joined.terminated | joined.truncated
     # Within an episode the true successor is the next observation; after an end it is not, and the clock restarts.
     inside = ~ended[:, :-1]
-    np.testing.assert_array_equal(joined.next_observations[:, :-1][inside], joined.observations[:, 1:][inside])
+    np.testing.assert_array_equal(
+        joined.next_observations[:, :-1][inside], joined.observations[:, 1:][inside]
+    )
     np.testing.assert_array_equal(joined.observations[..., 0], joined.times)
     assert (joined.times[:, 1:][~inside] == 0).all()
     np.testing.assert_array_equal(joined.next_observations[..., 0], joined.times + 1)
     for c in seen[1:]:
         last = (c.batch.terminated | c.batch.truncated).T
         length = c.batch.times.T[last] + 1
-        np.testing.assert_allclose(c.returns[np.isfinite(c.returns)], length * (length + 1) / 2, rtol=1e-5)
+        np.testing.assert_allclose(
+            c.returns[np.isfinite(c.returns)], length * (length + 1) / 2, rtol=1e-5
+        )
 
 
 def test_a_draw_depends_on_its_copy_alone():
@@ -113,7 +140,9 @@ def test_a_draw_depends_on_its_copy_alone():
     assert not np.array_equal(few.observations, other.observations)
 
 
-@pytest.mark.parametrize("collector", [Episodes(3), Steps(3, 5), Draws(3)], ids=["episodes", "steps", "draws"])
+@pytest.mark.parametrize(
+    "collector", [Episodes(3), Steps(3, 5), Draws(3)], ids=["episodes", "steps", "draws"]
+)
 def test_behaviour_log_probabilities_are_those_of_the_policy(collector):
     env = CartPole(max_steps=10)
     policy = policy_for(env)
@@ -121,7 +150,9 @@ def test_behaviour_log_probabilities_are_those_of_the_policy(collector):
     log_prob = eqx.filter_jit(policy.log_prob)
     for index in np.argwhere(batch.mask):
         at = tuple(index)
-        np.testing.assert_allclose(batch.log_probs[at], log_prob(batch.observations[at], batch.actions[at]), rtol=1e-5)
+        np.testing.assert_allclose(
+            batch.log_probs[at], log_prob(batch.observations[at], batch.actions[at]), rtol=1e-5
+        )
 
 
 def test_unrolled_keys_give_the_numbers_of_jax():
@@ -139,7 +170,10 @@ def test_unrolled_keys_give_the_numbers_of_jax():
     ):
         assert jnp.array_equal(jax.jit(draw)(key), jax.jit(draw)(unrolled(key)))
     with jax.enable_x64(True):
-        assert jnp.array_equal(jax.random.normal(key, (6,), jnp.float64), jax.random.normal(unrolled(key), (6,), jnp.float64))
+        assert jnp.array_equal(
+            jax.random.normal(key, (6,), jnp.float64),
+            jax.random.normal(unrolled(key), (6,), jnp.float64),
+        )
     other = jax.random.key(0, impl="rbg")
     assert unrolled(other) is other
 

@@ -16,7 +16,9 @@ from recollect.estimate.critic import Critic, Units, _in_units
 from recollect.minibatches import sweep
 
 KEY = jax.random.key(0)
-OBSERVATIONS = np.random.default_rng(0).normal([5.0, 0.0], [0.01, 30.0], (2, 3, 40, 2)).astype(np.float32)
+OBSERVATIONS = (
+    np.random.default_rng(0).normal([5.0, 0.0], [0.01, 30.0], (2, 3, 40, 2)).astype(np.float32)
+)
 MASK = np.broadcast_to(np.arange(40) < np.array([[40], [25], [33]]), (2, 3, 40))
 
 
@@ -36,18 +38,26 @@ def refitted(critic, times=1, observations=OBSERVATIONS, targets=None, mask=MASK
 def test_it_fits_values_of_any_scale_and_generalises():
     critic = Critic(widths=(32, 32), epochs=20, minibatch=32, learning_rate=3e-3)
     values = refitted(critic, 20)
-    error = lambda where, observations: np.std((computed(values, observations) - value(observations))[where])
+    error = lambda where, observations: np.std(
+        (computed(values, observations) - value(observations))[where]
+    )
     assert error(MASK, OBSERVATIONS) < 0.15 * np.std(value(OBSERVATIONS)[MASK])
     fresh = OBSERVATIONS.copy()
-    fresh[..., 1] = np.random.default_rng(3).permutation(OBSERVATIONS[..., 1].ravel()).reshape(2, 3, 40)
+    fresh[..., 1] = (
+        np.random.default_rng(3).permutation(OBSERVATIONS[..., 1].ravel()).reshape(2, 3, 40)
+    )
     assert error(MASK, fresh) < 0.3 * np.std(value(fresh)[MASK])
 
 
 def test_other_units_leave_the_values_alone():
     network = refitted(Critic(widths=(8,)), 2).network
     old, new = Units(jnp.array(3.0), jnp.array(2.0)), Units(jnp.array(-7.0), jnp.array(0.1))
-    say = lambda network, units: units.mean + units.spread * jax.vmap(network)(jax.random.normal(KEY, (9, 2)))
-    both = computed(lambda network: (say(_in_units(network, old, new), new), say(network, old)), network)
+    say = lambda network, units: (
+        units.mean + units.spread * jax.vmap(network)(jax.random.normal(KEY, (9, 2)))
+    )
+    both = computed(
+        lambda network: (say(_in_units(network, old, new), new), say(network, old)), network
+    )
     np.testing.assert_allclose(*both, rtol=1e-5)
 
 
@@ -63,15 +73,24 @@ def test_padding_is_not_seen():
 def test_the_batch_is_the_newest_of_the_window():
     far = value(OBSERVATIONS)
     far[1] += 500
-    on_batch, on_window = (refitted(Critic(widths=(8,), fit=fit), 5, targets=far) for fit in ("batch", "window"))
+    on_batch, on_window = (
+        refitted(Critic(widths=(8,), fit=fit), 5, targets=far) for fit in ("batch", "window")
+    )
     np.testing.assert_allclose(on_batch.value_units.mean, far[0][MASK[0]].mean(), rtol=1e-4)
     np.testing.assert_allclose(on_window.value_units.mean, far[MASK].mean(), rtol=1e-4)
 
 
-@pytest.mark.parametrize(("targets", "mask"), [(np.full(MASK.shape, np.float32(np.inf)), MASK), (value(OBSERVATIONS), MASK & False)])
+@pytest.mark.parametrize(
+    ("targets", "mask"),
+    [(np.full(MASK.shape, np.float32(np.inf)), MASK), (value(OBSERVATIONS), MASK & False)],
+)
 def test_a_fit_that_cannot_be_leaves_the_critic_alone(targets, mask):
     critic = Critic(widths=(8,))
-    jax.tree.map(np.testing.assert_array_equal, refitted(critic, targets=targets, mask=mask), eqx.filter_jit(critic.init)(KEY, 2))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        refitted(critic, targets=targets, mask=mask),
+        eqx.filter_jit(critic.init)(KEY, 2),
+    )
 
 
 @pytest.mark.parametrize(("rows", "size"), [(23, 5), (23, 23), (23, 100), (6, 5), (0, 5)])
@@ -81,7 +100,9 @@ def test_every_row_is_visited_once_an_epoch(rows, size):
     def visit(carry, indices, real):
         seen, largest, orders = carry
         orders = orders.at[indices].add(jnp.where(real, jnp.arange(len(real)), 0))
-        return (seen.at[indices].add(real), jnp.maximum(largest, real.sum()), orders), jnp.array(True)
+        return (seen.at[indices].add(real), jnp.maximum(largest, real.sum()), orders), jnp.array(
+            True
+        )
 
     start = (jnp.zeros(30, int), jnp.array(0), jnp.zeros(30, int))
     seen, largest, _ = computed(lambda mask: sweep(KEY, mask, 3, size, visit, start), mask)
@@ -99,12 +120,17 @@ def test_a_sweep_stops_when_told():
 @functools.cache
 def fitted(critic):
     rows = np.random.default_rng(0).normal(size=(2, 3, 20, 5)).astype(np.float32)
-    fit = lambda key, observations, targets, mask: critic.refit(critic.init(key, 4), observations, targets, mask, key)(observations)
+    fit = lambda key, observations, targets, mask: critic.refit(
+        critic.init(key, 4), observations, targets, mask, key
+    )(observations)
     return computed(fit, KEY, rows[..., :4], rows[..., 4], np.ones((2, 3, 20), bool))
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), dict(widths=(4,), activation="relu", fit="batch", epochs=1, minibatch=16, learning_rate=0.1).items()
+    ("field", "value"),
+    dict(
+        widths=(4,), activation="relu", fit="batch", epochs=1, minibatch=16, learning_rate=0.1
+    ).items(),
 )
 def test_every_field_changes_the_fit(field, value):
     base = Critic(widths=(6,), epochs=2, minibatch=32)

@@ -27,7 +27,9 @@ def test_cartpole_equals_gymnasium_step_by_step():
         expected[i] = reference.state
     with jax.enable_x64(True):
         env = CartPole()
-        step = lambda values, action: env.step(jax.random.key(0), CartPoleState(values, jnp.array(0)), action)
+        step = lambda values, action: env.step(
+            jax.random.key(0), CartPoleState(values, jnp.array(0)), action
+        )
         steps = jax.jit(jax.vmap(step))(jnp.asarray(states), jnp.asarray(actions))
     np.testing.assert_allclose(steps.observation, expected, rtol=0, atol=1e-13)
     np.testing.assert_array_equal(steps.terminated, ended)
@@ -36,7 +38,10 @@ def test_cartpole_equals_gymnasium_step_by_step():
 
 
 def test_cartpole_starts_where_gymnasium_does():
-    states = computed(jax.vmap(lambda key: CartPole().reset(key).values), jax.random.split(jax.random.key(0), 1000))
+    states = computed(
+        jax.vmap(lambda key: CartPole().reset(key).values),
+        jax.random.split(jax.random.key(0), 1000),
+    )
     assert np.abs(states).max() <= 0.05
     np.testing.assert_allclose(states.mean(0), 0, atol=0.004)
 
@@ -71,35 +76,73 @@ def test_lqc_closed_forms():
     np.testing.assert_allclose(gradient, -2 * 0.7 / 0.5, rtol=1e-6)
     # The density integrates to one, and the advantage averages to zero over actions.
     grid = np.linspace(-8, 8, 4001)
-    density = np.exp(computed(jax.vmap(lambda s: env.log_occupancy(policy, s[None])), np.float32(grid)))
+    density = np.exp(
+        computed(jax.vmap(lambda s: env.log_occupancy(policy, s[None])), np.float32(grid))
+    )
     np.testing.assert_allclose(np.trapezoid(density, grid), 1, rtol=1e-5)
-    actions = np.asarray(policy.mode(jnp.array([1.3]))) + np.random.default_rng(1).normal(size=(100_000, 1)).astype(np.float32)
+    actions = np.asarray(policy.mode(jnp.array([1.3]))) + np.random.default_rng(1).normal(
+        size=(100_000, 1)
+    ).astype(np.float32)
     advantages = computed(jax.vmap(lambda a: env.advantage(policy, jnp.array([1.3]), a)), actions)
     assert abs(advantages.mean()) < 4 * advantages.std() / len(actions) ** 0.5
 
 
-@pytest.mark.parametrize("env", [chain(4), gridworld(2, 3), garnet(3, states=5, actions=3)], ids=["chain", "gridworld", "garnet"])
+@pytest.mark.parametrize(
+    "env",
+    [chain(4), gridworld(2, 3), garnet(3, states=5, actions=3)],
+    ids=["chain", "gridworld", "garnet"],
+)
 def test_tabular_answers_are_exact(env):
     with jax.enable_x64(True):
-        env = Tabular(*[np.asarray(x, np.float64) for x in (env.transitions, env.rewards, env.initial)], env.discount)
-        env = Tabular(env.transitions / env.transitions.sum(-1, keepdims=True), env.rewards, env.initial / env.initial.sum(), env.discount)
+        env = Tabular(
+            *[np.asarray(x, np.float64) for x in (env.transitions, env.rewards, env.initial)],
+            env.discount,
+        )
+        env = Tabular(
+            env.transitions / env.transitions.sum(-1, keepdims=True),
+            env.rewards,
+            env.initial / env.initial.sum(),
+            env.discount,
+        )
         θ, unflatten = flatten(tabular_softmax_policy(env.observation_size, env.actions.count))
         θ = np.random.default_rng(0).normal(size=θ.shape)
 
         def look(θ):
             policy, states = unflatten(θ), jnp.eye(env.observation_size)
-            kl = lambda moved: env.occupancy(policy) @ jax.vmap(lambda s: policy.kl(unflatten(moved), s))(states)
-            ask = (env.probabilities, env.value, env.occupancy, env.advantages, env.expected_return, env.gradient, env.fisher)
+            kl = lambda moved: (
+                env.occupancy(policy) @ jax.vmap(lambda s: policy.kl(unflatten(moved), s))(states)
+            )
+            ask = (
+                env.probabilities,
+                env.value,
+                env.occupancy,
+                env.advantages,
+                env.expected_return,
+                env.gradient,
+                env.fisher,
+            )
             return [question(policy) for question in ask], jax.hessian(kl)(θ)
 
-        (π, found_value, found_occupancy, advantages, expected_return, gradient, fisher), curvature = computed(look, θ)
+        (
+            (π, found_value, found_occupancy, advantages, expected_return, gradient, fisher),
+            curvature,
+        ) = computed(look, θ)
         np.testing.assert_allclose(π.sum(1), 1, rtol=1e-12)
         # Value by iteration, occupancy by its series.
         table, dynamics = np.asarray(π), np.einsum("sa,sat->st", π, env.transitions)
-        value, occupancy, reached, weight = np.zeros(env.observation_size), 0, np.asarray(env.initial), 1 - env.discount
+        value, occupancy, reached, weight = (
+            np.zeros(env.observation_size),
+            0,
+            np.asarray(env.initial),
+            1 - env.discount,
+        )
         for _ in range(600):
             value = (table * np.asarray(env.rewards)).sum(1) + env.discount * dynamics @ value
-            occupancy, reached, weight = occupancy + weight * reached, reached @ dynamics, weight * env.discount
+            occupancy, reached, weight = (
+                occupancy + weight * reached,
+                reached @ dynamics,
+                weight * env.discount,
+            )
         np.testing.assert_allclose(found_value, value, rtol=1e-9)
         np.testing.assert_allclose(found_occupancy, occupancy, rtol=1e-9)
         np.testing.assert_allclose((π * advantages).sum(1), 0, atol=1e-10)
@@ -108,7 +151,10 @@ def test_tabular_answers_are_exact(env):
         np.testing.assert_allclose(expected_return, mean_reward / (1 - env.discount), rtol=1e-10)
         # Gradient against central differences, Fisher matrix against the curvature of KL.
         aside = 1e-5 * np.eye(θ.size)
-        η = computed(jax.vmap(lambda θ: env.expected_return(unflatten(θ))), np.concatenate([θ + aside, θ - aside]))
+        η = computed(
+            jax.vmap(lambda θ: env.expected_return(unflatten(θ))),
+            np.concatenate([θ + aside, θ - aside]),
+        )
         np.testing.assert_allclose(gradient, (η[: θ.size] - η[θ.size :]) / 2e-5, atol=1e-8)
         np.testing.assert_allclose(fisher, curvature, atol=1e-10)
 
@@ -116,8 +162,12 @@ def test_tabular_answers_are_exact(env):
 def test_tabular_steps_follow_the_table():
     env = garnet(1, states=4, actions=2, branching=3)
     states = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 50_000))
-    steps = jax.jit(jax.vmap(lambda key, s: env.step(key, s, jnp.array(1))))(jax.random.split(jax.random.key(1), 50_000), states)
+    steps = jax.jit(jax.vmap(lambda key, s: env.step(key, s, jnp.array(1))))(
+        jax.random.split(jax.random.key(1), 50_000), states
+    )
     counts = np.zeros((4, 4))
     np.add.at(counts, (np.asarray(states.index), np.asarray(steps.state.index)), 1)
-    np.testing.assert_allclose(counts / counts.sum(1, keepdims=True), env.transitions[:, 1], atol=0.02)
+    np.testing.assert_allclose(
+        counts / counts.sum(1, keepdims=True), env.transitions[:, 1], atol=0.02
+    )
     np.testing.assert_allclose(steps.reward, env.rewards[states.index, 1])

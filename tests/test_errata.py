@@ -35,11 +35,20 @@ def test_1_score_of_lqc_has_the_sign_that_leads_to_the_optimum():
     def sample(policy):
         batch = Draws(40_000)(KEY, ENV, policy, None, ENV.discount)[1].batch
         states, actions = batch.observations[:, 0], batch.actions[:, 0]
-        scores = jax.vmap(lambda s, a: jax.grad(lambda p: p.log_prob(s, a))(policy).shift)(states, actions)
+        scores = jax.vmap(lambda s, a: jax.grad(lambda p: p.log_prob(s, a))(policy).shift)(
+            states, actions
+        )
         advantages = jax.vmap(lambda s, a: ENV.advantage(policy, s, a))(states, actions)
-        return (states + actions)[:, 0], scores, advantages / (1 - ENV.discount), jax.grad(ENV.expected_return)(policy).shift
+        return (
+            (states + actions)[:, 0],
+            scores,
+            advantages / (1 - ENV.discount),
+            jax.grad(ENV.expected_return)(policy).shift,
+        )
 
-    x, ours, advantages, exact = (np.asarray(value, float) for value in sample(ShiftPolicy(jnp.array(1.5))))
+    x, ours, advantages, exact = (
+        np.asarray(value, float) for value in sample(ShiftPolicy(jnp.array(1.5)))
+    )
     printed = 1.5 - x
     assert exact == pytest.approx(-2 * 1.5 / (1 - 0.5))
     mean, error = mean_and_error(advantages * ours)
@@ -59,14 +68,23 @@ def test_2_fisher_estimate_of_lqc_averages_squares():
     assert np.mean((damping + draws.mean(1)) ** -2) > 100 * second
     # The printed expectation is infinite: what is left of it outside ±cut around the pole grows as 1/cut.
     density = norm(damping, batch**-0.5).pdf
-    outside = lambda cut: sum(quad(lambda x: density(x) / x**2, *ends)[0] for ends in ((-3, -cut), (cut, 3)))
+    outside = lambda cut: sum(
+        quad(lambda x: density(x) / x**2, *ends)[0] for ends in ((-3, -cut), (cut, 3))
+    )
     assert outside(1e-4) == pytest.approx(10 * outside(1e-3), rel=0.02)
 
 
 def test_3_return_is_the_mean_reward_over_one_minus_discount():
     env = garnet(seed=3, states=5, actions=3, discount=0.8)
-    mean = lambda policy: jnp.sum(env.occupancy(policy)[:, None] * env.probabilities(policy) * env.rewards)
-    answer, printed = map(float, jax.jit(lambda policy: (env.expected_return(policy), mean(policy)))(tabular_softmax_policy(5, 3)))
+    mean = lambda policy: jnp.sum(
+        env.occupancy(policy)[:, None] * env.probabilities(policy) * env.rewards
+    )
+    answer, printed = map(
+        float,
+        jax.jit(lambda policy: (env.expected_return(policy), mean(policy)))(
+            tabular_softmax_policy(5, 3)
+        ),
+    )
     assert answer == pytest.approx(printed / (1 - 0.8), rel=1e-5)
     assert answer > 4 * printed
 
@@ -77,7 +95,9 @@ def test_4_factors_of_the_noise_lemmas(window, batch):
     K, B = Fraction(window), Fraction(batch)
     weights = [1 / K] * window
     fresh = weights[0] ** 2 / B
-    lagged = sum(weights[i] * weights[i + lag] / B for lag in range(1, window) for i in range(window - lag))
+    lagged = sum(
+        weights[i] * weights[i + lag] / B for lag in range(1, window) for i in range(window - lag)
+    )
     assert fresh == 1 / (K**2 * B)
     assert lagged == (K - 1) / (2 * K * B)
     assert lagged != (K - 1) / (K * B)
@@ -102,8 +122,12 @@ def test_7_old_samples_give_half_the_gradient_only_with_their_number_divided_out
     def half(key):
         batch = Draws(samples)(key, ENV, old, None, ENV.discount)[1].batch
         recalled = recall(History.empty(batch, 1).push(batch)[0], new, Weights())
-        advantages = jax.vmap(lambda s, a: ENV.advantage(new, s, a))(recalled.observations, recalled.actions)
-        estimate = policy_gradient(recalled.scores, recalled.coefficients(1), advantages, jnp.array(samples))
+        advantages = jax.vmap(lambda s, a: ENV.advantage(new, s, a))(
+            recalled.observations, recalled.actions
+        )
+        estimate = policy_gradient(
+            recalled.scores, recalled.coefficients(1), advantages, jnp.array(samples)
+        )
         return 0.5 * estimate[0] / (1 - ENV.discount)
 
     ours = jax.jit(jax.vmap(half))(jax.random.split(KEY, 4000))
@@ -117,8 +141,13 @@ def test_7_old_samples_give_half_the_gradient_only_with_their_number_divided_out
 
 def test_8_optimal_value_of_lqc_counts_the_first_step():
     policy = ShiftPolicy(jnp.array(0.0))
-    rewards = jax.jit(lambda: Episodes(4000)(KEY, LQC(max_steps=20), policy, None, ENV.discount)[1].batch.rewards)()
-    discounted, exact = np.asarray(rewards, float) * 0.5 ** np.arange(20), float(ENV.expected_return(policy))
+    rewards = jax.jit(
+        lambda: Episodes(4000)(KEY, LQC(max_steps=20), policy, None, ENV.discount)[1].batch.rewards
+    )()
+    discounted, exact = (
+        np.asarray(rewards, float) * 0.5 ** np.arange(20),
+        float(ENV.expected_return(policy)),
+    )
     assert exact == -1 / (1 - 0.5)
     mean, error = mean_and_error(discounted.sum(1))
     assert abs(mean - exact) < 4 * error

@@ -40,7 +40,9 @@ class Corridor(AbstractEnv):
         place, now = state
         after = jnp.maximum(place + 2 * action - 1, 0)
         state = jnp.minimum(after, LENGTH - 1), now + 1
-        return Step(state, self.observe(state), 1.0 + place, after >= LENGTH, now + 1 >= self.max_steps)
+        return Step(
+            state, self.observe(state), 1.0 + place, after >= LENGTH, now + 1 >= self.max_steps
+        )
 
 
 def exact_gradient(policy):
@@ -62,7 +64,9 @@ def exact_gradient(policy):
 
 def corridor_policy():
     policy = tabular_softmax_policy(LENGTH, 2)
-    table = 0.5 * jax.random.normal(KEY, (2, LENGTH)) + jnp.array([[0.0], [2.0]])  # mostly to the right
+    table = 0.5 * jax.random.normal(KEY, (2, LENGTH)) + jnp.array(
+        [[0.0], [2.0]]
+    )  # mostly to the right
     return eqx.tree_at(lambda p: p.network.layers[0].weight, policy, table)
 
 
@@ -71,7 +75,9 @@ def estimates(algorithm, env, policy, collector, replications):
 
     def one(key):
         carry = collector.init(key, env)
-        for i in range(2 if isinstance(collector, Steps) else 1):  # the second time, copies are in the midst of episodes
+        for i in range(
+            2 if isinstance(collector, Steps) else 1
+        ):  # the second time, copies are in the midst of episodes
             carry, collected = collector(jax.random.fold_in(key, i), env, policy, carry, DISCOUNT)
         state = algorithm.init(policy, collected.batch, key)
         start = begin(algorithm, state, collected.batch, None)
@@ -81,7 +87,12 @@ def estimates(algorithm, env, policy, collector, replications):
     return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(KEY, replications)), np.float64)
 
 
-SCALED = PG(discount=DISCOUNT, discount_states=True, objective_scale=True, advantages=Advantages(baseline="none"))
+SCALED = PG(
+    discount=DISCOUNT,
+    discount_states=True,
+    objective_scale=True,
+    advantages=Advantages(baseline="none"),
+)
 
 
 @pytest.mark.parametrize("collector", [Episodes(300), Steps(16, 400)], ids=["episodes", "steps"])
@@ -94,7 +105,9 @@ def test_discounted_states_and_the_scale_of_the_objective_give_the_gradient(coll
     slack = 0.01 * np.abs(exact).max() if isinstance(collector, Steps) else 0
     assert (np.abs(found.mean(0) - exact) < 4.5 * error + slack).all()
     assert (error < 0.06 * np.abs(exact).max()).all()
-    plain = estimates(dataclasses.replace(SCALED, discount_states=False), Corridor(), policy, collector, 200)
+    plain = estimates(
+        dataclasses.replace(SCALED, discount_states=False), Corridor(), policy, collector, 200
+    )
     assert np.linalg.norm(plain.mean(0)) > 2 * np.linalg.norm(exact)
 
 
@@ -142,12 +155,22 @@ def test_ppo_has_the_same_scale():
     """Without a clip, one step over the whole batch is the step of the plain gradient, also with discounted states."""
     env, policy = CartPole(max_steps=30), random_policy(KEY)
     batch = jax.jit(lambda: Episodes(4)(KEY, env, policy, None, DISCOUNT)[1].batch)()
-    shared = dict(discount=DISCOUNT, discount_states=True, advantages=Advantages(), learning_rate=0.1, optimizer="sgd")
+    shared = dict(
+        discount=DISCOUNT,
+        discount_states=True,
+        advantages=Advantages(),
+        learning_rate=0.1,
+        optimizer="sgd",
+    )
     plain = PG(**shared)
-    clipped = PPO(**shared, clip=float("inf"), epochs=1, minibatch=10_000, max_gradient_norm=float("inf"))
+    clipped = PPO(
+        **shared, clip=float("inf"), epochs=1, minibatch=10_000, max_gradient_norm=float("inf")
+    )
     after = []
     for algorithm in (plain, clipped):
-        state, info = eqx.filter_jit(algorithm.update)(algorithm.init(policy, batch, KEY), batch, KEY)
+        state, info = eqx.filter_jit(algorithm.update)(
+            algorithm.init(policy, batch, KEY), batch, KEY
+        )
         assert info.refused == 0
         after.append(np.asarray(flatten(state.policy)[0]))
     np.testing.assert_allclose(after[1], after[0], atol=1e-6)

@@ -57,7 +57,9 @@ def test_observations_flatten_as_gymnasium_does(name):
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_combination_of_spaces_trains(action):
     for observation, space in OBSERVATIONS.items():
-        env = host(lambda space=space: Anything(space, ACTIONS[action]), name=f"{observation} and {action}")
+        env = host(
+            lambda space=space: Anything(space, ACTIONS[action]), name=f"{observation} and {action}"
+        )
         run = train(env, VPG(), collector=Steps(2, 8), policy=PLAIN, iterations=2)
         assert np.isfinite(flatten(run.policies)[0]).all()
         assert (run.curves["return_mean"] == 6.0).all()  # 1 + 2 + 3, in every finished episode
@@ -92,7 +94,10 @@ def test_no_transition_crosses_the_end_of_an_episode(style):
     total, running = 0, np.zeros((seeds, copies))
     for iteration in range(10):
         found = collector(policies, keys, iteration)
-        batch, returns = jax.tree.map(np.asarray, found.batch), np.asarray(found.returns).reshape(seeds, steps, copies)
+        batch, returns = (
+            jax.tree.map(np.asarray, found.batch),
+            np.asarray(found.returns).reshape(seeds, steps, copies),
+        )
         now, after, mask = batch.observations, batch.next_observations, batch.mask
         np.testing.assert_array_equal(after[mask][:, 0], now[mask][:, 0])
         np.testing.assert_array_equal(after[mask][:, 1], now[mask][:, 1] + 1)
@@ -100,7 +105,9 @@ def test_no_transition_crosses_the_end_of_an_episode(style):
         np.testing.assert_array_equal(batch.rewards[mask], after[mask][:, 1])
         ended = (batch.terminated | batch.truncated) & mask
         assert not (batch.terminated & batch.truncated)[mask].any()
-        for t in range(steps):  # the returns of finished episodes, reckoned once more from the rewards
+        for t in range(
+            steps
+        ):  # the returns of finished episodes, reckoned once more from the rewards
             running += np.where(mask[:, :, t], batch.rewards[:, :, t], 0)
             np.testing.assert_array_equal(np.isfinite(returns[:, t]), ended[:, :, t])
             np.testing.assert_array_equal(returns[:, t][ended[:, :, t]], running[ended[:, :, t]])
@@ -162,10 +169,23 @@ def test_the_host_gathers_what_the_compiled_engine_gathers():
     collector.close()
     np.testing.assert_array_equal(found.batch.mask[0], expected.batch.mask)
     mask = np.asarray(expected.batch.mask)
-    for field in ("observations", "actions", "rewards", "next_observations", "terminated", "truncated", "times"):
-        ours, theirs = np.asarray(getattr(found.batch, field)[0])[mask], np.asarray(getattr(expected.batch, field))[mask]
+    for field in (
+        "observations",
+        "actions",
+        "rewards",
+        "next_observations",
+        "terminated",
+        "truncated",
+        "times",
+    ):
+        ours, theirs = (
+            np.asarray(getattr(found.batch, field)[0])[mask],
+            np.asarray(getattr(expected.batch, field))[mask],
+        )
         np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=field)
-    np.testing.assert_array_equal(np.sort(found.returns[0][np.isfinite(found.returns[0])]), np.sort(expected.returns))
+    np.testing.assert_array_equal(
+        np.sort(found.returns[0][np.isfinite(found.returns[0])]), np.sort(expected.returns)
+    )
 
 
 def test_the_same_seed_writes_the_same_curves(tmp_path):
@@ -211,17 +231,37 @@ def test_what_was_learned_before_a_failure_is_kept(tmp_path, capsys):
     assert training.curves["return_mean"].shape == (1, 2)
     assert int(training.curves["environment_steps"][0, -1]) == 16
     gym.register("Breaks-v0", breaks)
-    flags = ["--seeds", "1", "--iterations", "4", "--steps", "4", "--copies", "2", "--policy.widths", "1", "--out", str(tmp_path)]
+    flags = [
+        "--seeds",
+        "1",
+        "--iterations",
+        "4",
+        "--steps",
+        "4",
+        "--copies",
+        "2",
+        "--policy.widths",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(["train", "vpg", "Breaks-v0", *flags]) == 2
-    assert re.fullmatch(r"recollect: copy 0 of Breaks-v0, step 10: step returned the reward nan, .*\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        r"recollect: copy 0 of Breaks-v0, step 10: step returned the reward nan, .*\n",
+        capsys.readouterr().err,
+    )
     assert len((tmp_path / "curves.csv").read_text().splitlines()) == 3
     gym.registry.pop("Breaks-v0")
 
 
 def test_an_exception_in_close_does_not_cost_what_was_learned():
     hosted_envs.FailsToClose.asked = 0
-    with pytest.warns(UserWarning, match="close raised RuntimeError: the window is gone and 2 more failed as well"):
-        run = train(hosted_envs.FailsToClose, VPG(), collector=Steps(3, 4), policy=PLAIN, iterations=2)
+    with pytest.warns(
+        UserWarning, match="close raised RuntimeError: the window is gone and 2 more failed as well"
+    ):
+        run = train(
+            hosted_envs.FailsToClose, VPG(), collector=Steps(3, 4), policy=PLAIN, iterations=2
+        )
     assert run.curves["return_mean"].shape == (1, 2)
     assert hosted_envs.FailsToClose.asked == 4  # three copies, and the one that was looked at first
 
@@ -235,22 +275,38 @@ def test_an_exception_in_close_does_not_hide_the_failure_before_it():
         pytest.warns(UserWarning, match="close raised RuntimeError"),
         pytest.raises(EnvironmentFailure, match="not finite") as caught,
     ):
-        train(lambda: Both(hosted_envs.put(1, np.nan), at=10), VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=4)
+        train(
+            lambda: Both(hosted_envs.put(1, np.nan), at=10),
+            VPG(),
+            collector=Steps(2, 4),
+            policy=PLAIN,
+            iterations=4,
+        )
     assert caught.value.training is not None
 
 
 def test_batches_without_signal_do_not_end_the_run():
     """FrozenLake pays nothing before the goal is found, which the first batches do not."""
     with pytest.warns(UserWarning, match="the gradient is zero, the batches hold no signal"):
-        run = train("FrozenLake-v1", TRPO(advantages=Advantages()), collector=Steps(2, 8), iterations=14)
+        run = train(
+            "FrozenLake-v1", TRPO(advantages=Advantages()), collector=Steps(2, 8), iterations=14
+        )
     refused = run.curves["refused"][0]
     assert REFUSALS[int(refused[0])].startswith("the gradient is zero")
     assert len(refused) == 14
 
 
 def test_a_vector_is_not_stepped_by_two_collectors():
-    with pytest.raises(ValueError, match=r"independent_fisher=True needs copies of its own, .* give a function that makes one copy"):
-        train(vector_of(AutoresetMode.SAME_STEP)(2), VNPG(independent_fisher=True), collector=Steps(2, 4), iterations=1)
+    with pytest.raises(
+        ValueError,
+        match=r"independent_fisher=True needs copies of its own, .* give a function that makes one copy",
+    ):
+        train(
+            vector_of(AutoresetMode.SAME_STEP)(2),
+            VNPG(independent_fisher=True),
+            collector=Steps(2, 4),
+            iterations=1,
+        )
 
 
 def test_a_vector_that_training_has_closed_is_named():
@@ -276,10 +332,19 @@ class Odd(gym.vector.SyncVectorEnv):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda found: (*found[:4], {}), r"ended copy \d without its last observation in infos\['final_obs'\]"),
+        (
+            lambda found: (*found[:4], {}),
+            r"ended copy \d without its last observation in infos\['final_obs'\]",
+        ),
         (lambda found: found[:4], "step returned 4 values and not observations, rewards"),
-        (lambda found: (found[0], found[1][:1], *found[2:]), r"rewards of shape \(1,\) and not one for each of 2 copies"),
-        (lambda found: (found[0], np.array([1.0, 1e39]), *found[2:]), r"reward 1e\+39 in copy 1, which is not finite in single"),
+        (
+            lambda found: (found[0], found[1][:1], *found[2:]),
+            r"rewards of shape \(1,\) and not one for each of 2 copies",
+        ),
+        (
+            lambda found: (found[0], np.array([1.0, 1e39]), *found[2:]),
+            r"reward 1e\+39 in copy 1, which is not finite in single",
+        ),
         (lambda found: (found[0], ["a", "b"], *found[2:]), "rewards = .* not of the kind float"),
     ],
     ids=["no final_obs", "four values", "short rewards", "reward beyond single precision", "words"],
@@ -320,7 +385,9 @@ def test_an_infinite_return_reaches_no_target():
         run = train(Rich, VPG(), collector=Steps(2, 64), policy=PLAIN, iterations=12)
     assert run.curves["return_mean"].shape == (1, 10)  # every update fails, and ten are enough
     with pytest.warns(UserWarning, match="batches have returns that are not finite"):
-        run = train(Rich, VPG(), collector=Steps(2, 64), policy=PLAIN, iterations=6, target_return=1e4)
+        run = train(
+            Rich, VPG(), collector=Steps(2, 64), policy=PLAIN, iterations=6, target_return=1e4
+        )
     assert np.isfinite(run.curves["environment_steps"]).sum() == 6
 
 
@@ -332,13 +399,26 @@ def test_an_infinite_return_reaches_no_target():
         (lambda: make("Hopper-v5", engine="fast"), "engine='fast' is unknown"),
         (lambda: make("Hopper-v5", max_steps=0), "max_steps=0 is not a whole number"),
         (lambda: make("Hopper-v5", max_steps=-3), "max_steps=-3 is not a whole number"),
-        (lambda: train(Counting, VPG(), iterations=1), "Counting has no time limit, and whole episodes need one"),
-        (lambda: train(vector_of(AutoresetMode.SAME_STEP)(3), VPG(), collector=Steps(2, 4), iterations=1), "a vector of 3 copies"),
         (
-            lambda: HostCollector(host(vector_of(AutoresetMode.SAME_STEP)(2), max_steps=3), Steps(2, 4), (0,)),
+            lambda: train(Counting, VPG(), iterations=1),
+            "Counting has no time limit, and whole episodes need one",
+        ),
+        (
+            lambda: train(
+                vector_of(AutoresetMode.SAME_STEP)(3), VPG(), collector=Steps(2, 4), iterations=1
+            ),
+            "a vector of 3 copies",
+        ),
+        (
+            lambda: HostCollector(
+                host(vector_of(AutoresetMode.SAME_STEP)(2), max_steps=3), Steps(2, 4), (0,)
+            ),
             "max_steps=3 cannot be kept by SyncVectorEnv, which resets itself",
         ),
-        (lambda: host(vector_of(AutoresetMode.DISABLED)(2), workers=True), "workers=True needs a function"),
+        (
+            lambda: host(vector_of(AutoresetMode.DISABLED)(2), workers=True),
+            "workers=True needs a function",
+        ),
     ],
 )
 def test_mistakes_are_named_at_construction(call, message):
@@ -368,7 +448,9 @@ def test_a_worker_that_dies_is_an_error_within_ten_seconds():
     arguments = policies_of(env)
     began = time.monotonic()
     try:
-        with pytest.raises(EnvironmentFailure, match="Mortal, step 3: a worker process died during step"):
+        with pytest.raises(
+            EnvironmentFailure, match="Mortal, step 3: a worker process died during step"
+        ):
             collector(*arguments, 0)
     finally:
         collector.close()
@@ -474,7 +556,10 @@ def test_episodes_in_which_mujoco_reset_a_diverged_world_are_left_out(tmp_path, 
     assert collector.dropped == 8
     assert int(found.environment_steps[0]) == 80
     assert int(found.batch.mask.sum()) == 2 * 4 * 6  # of ten steps, six are in a sound episode
-    with pytest.warns(UserWarning, match="episodes of Exploding were left out because the simulated world had diverged"):
+    with pytest.warns(
+        UserWarning,
+        match="episodes of Exploding were left out because the simulated world had diverged",
+    ):
         train(env, VPG(), collector=Steps(2, 40), policy=PLAIN, iterations=1)
 
 
@@ -487,7 +572,9 @@ def test_the_normaliser_moves_without_bending_importance_ratios():
     actions = jax.vmap(old.sample)(jax.random.split(key, 4000), observations)
     log_probs = jax.vmap(old.log_prob)(observations, actions)
     moved, _ = old.seeing(observations, jnp.ones(4000, bool))
-    np.testing.assert_array_equal(flatten(moved)[0], flatten(old)[0])  # statistics are no parameters
+    np.testing.assert_array_equal(
+        flatten(moved)[0], flatten(old)[0]
+    )  # statistics are no parameters
     np.testing.assert_allclose(moved.normaliser.units.mean, observations.mean(0), rtol=1e-5)
 
     mask = jnp.ones(4000, bool)
@@ -495,7 +582,11 @@ def test_the_normaliser_moves_without_bending_importance_ratios():
     ours = Weights()(score_matrix(moved, observations, actions)[0] - log_probs, mask)
     # A naive buffer keeps what the network saw, and the network itself has not changed: its ratios are all one.
     stored = jax.vmap(old.normalise)(observations)
-    naive = Weights()(jax.vmap(lambda s, a: moved.head.log_prob(moved.network(s), a))(stored, actions) - log_probs, mask)
+    naive = Weights()(
+        jax.vmap(lambda s, a: moved.head.log_prob(moved.network(s), a))(stored, actions)
+        - log_probs,
+        mask,
+    )
     estimate = lambda weights: (
         float((weights * actions[:, 0]).sum() / weights.sum()),
         float(jnp.std(actions) / jnp.sqrt(weights.sum() ** 2 / (weights**2).sum())),
@@ -506,7 +597,13 @@ def test_the_normaliser_moves_without_bending_importance_ratios():
 
 
 def test_a_normalised_policy_learns_and_its_statistics_are_those_of_the_data():
-    run = train(Counting, RPG(window=2), collector=Steps(2, 64), policy=Architecture(widths=(4,), normalise=True), iterations=3)
+    run = train(
+        Counting,
+        RPG(window=2),
+        collector=Steps(2, 64),
+        policy=Architecture(widths=(4,), normalise=True),
+        iterations=3,
+    )
     normaliser = run.policy().normaliser
     assert float(normaliser.seen) == 3 * 2 * 64
     assert 2 < float(normaliser.units.mean[1]) < 15
@@ -533,13 +630,22 @@ class Convolution(eqx.Module):
 
 def test_a_network_of_ones_own_trains():
     images = spaces.Box(0, 255, (4, 4, 3), np.uint8)
-    start = lambda key: Policy(Convolution(key, images.shape, 2), Gaussian(jnp.zeros(2)), Normaliser.fresh(48))
+    start = lambda key: Policy(
+        Convolution(key, images.shape, 2), Gaussian(jnp.zeros(2)), Normaliser.fresh(48)
+    )
     settings = dict(advantages=Advantages(), damping=0.1)
     run = train(
-        lambda: Anything(images, spaces.Box(-1, 1, (2,))), RTRPO(window=2, **settings), collector=Steps(2, 8), policy=start, iterations=2
+        lambda: Anything(images, spaces.Box(-1, 1, (2,))),
+        RTRPO(window=2, **settings),
+        collector=Steps(2, 8),
+        policy=start,
+        iterations=2,
     )
     assert np.isfinite(flatten(run.policies)[0]).all()
-    with pytest.raises(ValueError, match=r"fisher='expected' needs a Policy with an MLP.* and not Convolution; use fisher='score'"):
+    with pytest.raises(
+        ValueError,
+        match=r"fisher='expected' needs a Policy with an MLP.* and not Convolution; use fisher='score'",
+    ):
         train(
             lambda: Anything(images, spaces.Box(-1, 1, (2,))),
             RTRPO(fisher="expected", **settings),
@@ -550,13 +656,21 @@ def test_a_network_of_ones_own_trains():
 
 
 def test_envpool_steps_what_gymnasium_steps():
-    pytest.importorskip("envpool", reason="EnvPool takes 700 MB; pip install 'recollect[envpool]' to test with it")
+    pytest.importorskip(
+        "envpool", reason="EnvPool takes 700 MB; pip install 'recollect[envpool]' to test with it"
+    )
     env = make("InvertedPendulum-v5", engine="envpool")
     run = train(env, VPG(), collector=Steps(4, 32), policy=PLAIN, iterations=2)
     assert (run.curves["return_mean"] > 2).all()
     collector = HostCollector(env, Steps(4, 64), (0,))
     batch = collector(*policies_of(env), 0).batch
     collector.close()
-    mask, going = np.asarray(batch.mask[0]), np.asarray(batch.mask[0, :, :-1] & batch.mask[0, :, 1:] & ~batch.terminated[0, :, :-1])
-    np.testing.assert_array_equal(np.asarray(batch.next_observations[0, :, :-1])[going], np.asarray(batch.observations[0, :, 1:])[going])
+    mask, going = (
+        np.asarray(batch.mask[0]),
+        np.asarray(batch.mask[0, :, :-1] & batch.mask[0, :, 1:] & ~batch.terminated[0, :, :-1]),
+    )
+    np.testing.assert_array_equal(
+        np.asarray(batch.next_observations[0, :, :-1])[going],
+        np.asarray(batch.observations[0, :, 1:])[going],
+    )
     assert (~mask).any()  # the steps with which EnvPool resets are no transitions

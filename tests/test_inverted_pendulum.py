@@ -56,7 +56,9 @@ def draw_policies() -> Policies:
     gains = np.concatenate([np.zeros((EPISODES, 4)), np.tile(GAINS, (EPISODES, 1))])
     target = np.zeros((2 * EPISODES, 4))
     target[:, 0] = draw.choice([-1, 1], 2 * EPISODES) * draw.uniform(0.9, 1.2, 2 * EPISODES)
-    noise = np.concatenate([draw.uniform(-4.5, 4.5, (EPISODES, LENGTH)), 0.2 * draw.normal(size=(EPISODES, LENGTH))])
+    noise = np.concatenate(
+        [draw.uniform(-4.5, 4.5, (EPISODES, LENGTH)), 0.2 * draw.normal(size=(EPISODES, LENGTH))]
+    )
     return Policies(gains, target, noise)
 
 
@@ -98,7 +100,9 @@ def recorded(request) -> Recorded:
 @jax.jit
 @jax.vmap
 def compiled_step(values, action) -> Step:
-    return InvertedPendulum().step(jax.random.key(0), InvertedPendulumState(values, jnp.array(0)), action)
+    return InvertedPendulum().step(
+        jax.random.key(0), InvertedPendulumState(values, jnp.array(0)), action
+    )
 
 
 def compiled_steps(states: np.ndarray, actions: np.ndarray) -> Step:
@@ -118,7 +122,9 @@ def compiled_episode(start, policy: Policies):
         step = InvertedPendulum().step(jax.random.key(0), state, action[None])
         return (step.state, alive & ~step.terminated), alive
 
-    (_, alive), taken = jax.lax.scan(body, (InvertedPendulumState(start, jnp.array(0)), jnp.array(True)), policy.noise)
+    (_, alive), taken = jax.lax.scan(
+        body, (InvertedPendulumState(start, jnp.array(0)), jnp.array(True)), policy.noise
+    )
     return taken.sum(), ~alive
 
 
@@ -144,7 +150,11 @@ def test_episodes_of_its_own_end_when_those_of_mujoco_do(recorded):
     np.testing.assert_array_equal(fallen, recorded.fallen)
 
 
-@pytest.mark.parametrize(("to_the_end", "tolerance"), [(False, 1e-5), (True, 1e-12)], ids=["as-shipped", "solved-to-the-end"])
+@pytest.mark.parametrize(
+    ("to_the_end", "tolerance"),
+    [(False, 1e-5), (True, 1e-12)],
+    ids=["as-shipped", "solved-to-the-end"],
+)
 def test_a_cart_thrown_at_the_rail_equals_mujoco(to_the_end, tolerance):
     """Faster and deeper than episodes go: half of the carts are within the millimetres in which the rail stiffens, at any force."""
     count, draw = 10_000, np.random.default_rng(1)
@@ -180,7 +190,9 @@ def test_starts_where_gymnasium_does():
         # Quantiles of a uniform distribution on ±0.01, each to four standard errors.
         at = np.linspace(0.1, 0.9, 9)
         expected = np.broadcast_to(0.01 * (2 * at - 1), (4, 9)).T
-        np.testing.assert_allclose(np.quantile(starts, at, axis=0), expected, atol=4 * 0.02 * (0.25 / 2000) ** 0.5)
+        np.testing.assert_allclose(
+            np.quantile(starts, at, axis=0), expected, atol=4 * 0.02 * (0.25 / 2000) ** 0.5
+        )
         assert np.abs(starts).max() <= 0.01
 
 
@@ -195,15 +207,22 @@ def test_a_balanced_pole_is_cut_by_the_clock():
         return step.state, (step.reward, step.terminated, step.truncated)
 
     with jax.enable_x64(True):
-        _, ours = jax.lax.scan(body, InvertedPendulumState(jnp.asarray(start), jnp.array(0)), length=1000)
+        _, ours = jax.lax.scan(
+            body, InvertedPendulumState(jnp.asarray(start), jnp.array(0)), length=1000
+        )
     for _ in range(1000):
-        observation, reward, terminated, truncated, _ = reference.step(np.array([observation @ GAINS]))
+        observation, reward, terminated, truncated, _ = reference.step(
+            np.array([observation @ GAINS])
+        )
         theirs.append((reward, terminated, truncated))
     np.testing.assert_array_equal(np.stack(ours, 1), np.array(theirs))
     np.testing.assert_array_equal(np.flatnonzero(ours[2]), [999])
 
 
 def test_a_state_that_is_not_finite_ends_the_episode():
-    steps = compiled_steps(np.array([[0, 0, np.nan, 0], [np.inf, 0, 0, 0], [0, 0, 0, 0]], np.float32), np.zeros((3, 1), np.float32))
+    steps = compiled_steps(
+        np.array([[0, 0, np.nan, 0], [np.inf, 0, 0, 0], [0, 0, 0, 0]], np.float32),
+        np.zeros((3, 1), np.float32),
+    )
     np.testing.assert_array_equal(steps.terminated, [True, True, False])
     np.testing.assert_array_equal(steps.reward, [0, 0, 1])

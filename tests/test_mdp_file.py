@@ -99,7 +99,10 @@ BAD = {
     "records": (lambda: archive(**{**GOOD, "initial": np.zeros(3, "f8,f8")}), "initial holds"),
     "dates": (lambda: archive(**{**GOOD, "rewards": PAY.astype("M8[s]")}), "rewards holds"),
     "scalar rewards": (lambda: archive(transitions=EVEN, rewards=1.0), r"rewards has shape \(\)"),
-    "flat rewards": (lambda: archive(transitions=EVEN, rewards=PAY[0]), r"rewards has shape \(2,\)"),
+    "flat rewards": (
+        lambda: archive(transitions=EVEN, rewards=PAY[0]),
+        r"rewards has shape \(2,\)",
+    ),
     "no states": (
         lambda: archive(transitions=np.zeros((0, 2, 0)), rewards=np.zeros((0, 2))),
         r"rewards has shape \(0, 2\)",

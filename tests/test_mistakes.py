@@ -25,7 +25,10 @@ MISTAKES = {
     "LQC(discount=-0.1)": ["discount=-0.1", "[0, 1)"],
     "Tabular(half * 0.8, zero, even, 0.9)": ["transitions sums to 0.8 at (0, 0)", "sum to 1"],
     "Tabular(half, zero, np.array([1.5, -0.5]), 0.9)": ["initial", "negative"],
-    "Tabular(np.full((2, 2, 3), 1 / 3), zero, even, 0.9)": ["transitions has shape (2, 2, 3)", "(2, 2, 2)"],
+    "Tabular(np.full((2, 2, 3), 1 / 3), zero, even, 0.9)": [
+        "transitions has shape (2, 2, 3)",
+        "(2, 2, 2)",
+    ],
     "Tabular(half, zero, np.full(3, 1 / 3), 0.9)": ["initial has shape (3,)", "2 states"],
     "Tabular(half, zero + np.nan, even, 0.9)": ["rewards", "finite"],
     "Tabular(half, zero, even, 1.0)": ["discount=1.0"],
@@ -42,7 +45,10 @@ MISTAKES = {
     "squashed_gaussian_policy(key, 3, ((0.0, float('inf')),))": ["bounds=(0.0, inf)", "finite"],
     "squashed_gaussian_policy(key, 3, (-1.0, 1.0))": ["bounds=(-1.0, 1.0)", "as in ((-1.0, 1.0),)"],
     "grid_softmax_policy(key, 3, (('a', 1.0),))": ["bounds=(('a', 1.0),)", "pairs of numbers"],
-    "grid_softmax_policy(key, 3, ((1000.0, 1000.001),))": ["bounds=(1000.0, 1000.001)", "too narrow for float32"],
+    "grid_softmax_policy(key, 3, ((1000.0, 1000.001),))": [
+        "bounds=(1000.0, 1000.001)",
+        "too narrow for float32",
+    ],
     "grid_softmax_policy(key, 3, ((-1.0, 1.0),), points=1)": ["points=1", "at least 2"],
     "RNPG(window=0)": ["window=0", "1 is the vanilla algorithm"],
     "RPG(window=-3)": ["window=-3"],
@@ -80,8 +86,14 @@ MISTAKES = {
     "PPO(max_gradient_norm=0.0)": ["max_gradient_norm=0.0"],
     "RPPO(window=0)": ["window=0"],
     "Architecture(head='sqashed')": ["did you mean 'squashed'"],
-    "train(short, TRPO(), iterations=1, policy=Architecture(head='grid'))": ["head='grid'", "CartPole has choices"],
-    "train(LQC(), TRPO(discount=0.5), iterations=1, policy=Architecture(head='squashed'))": ["needs actions with bounds", "LQC"],
+    "train(short, TRPO(), iterations=1, policy=Architecture(head='grid'))": [
+        "head='grid'",
+        "CartPole has choices",
+    ],
+    "train(LQC(), TRPO(discount=0.5), iterations=1, policy=Architecture(head='squashed'))": [
+        "needs actions with bounds",
+        "LQC",
+    ],
     "preset('rtrop', 'CartPole-v1')": ["did you mean 'rtrpo'"],
     "Weights(ratio='polcy')": ["did you mean 'policy'"],
     "Weights(truncate=0.0)": ["truncate=0.0"],
@@ -98,8 +110,14 @@ MISTAKES = {
     "RNPG(window=np.float64(3))": ["window="],
     "train(short, VPG(), iterations=1, seeds=3.5)": ["seeds=3.5", "how many"],
     "train(short, VPG(), iterations=1, seeds=[-1])": ["seeds=[-1]", "negative"],
-    "train(short, VPG(), collector=Draws(6), iterations=1)": ["Draws collects single steps", "baseline='critic'", "'exact'"],
-    "train(LQC(), VPG(discount=0.5), collector=Draws(6), iterations=1)": ["Draws collects single steps"],
+    "train(short, VPG(), collector=Draws(6), iterations=1)": [
+        "Draws collects single steps",
+        "baseline='critic'",
+        "'exact'",
+    ],
+    "train(LQC(), VPG(discount=0.5), collector=Draws(6), iterations=1)": [
+        "Draws collects single steps"
+    ],
     "train(LQC(), VPG(discount=0.5, discount_states=True, advantages=Advantages('exact')), collector=Draws(6), iterations=1)": [
         "discount_states=True would discount twice"
     ],
@@ -111,19 +129,40 @@ MISTAKES = {
     "train(short, VPG(), iterations=1, seeds=0)": ["seeds=0"],
     "train(short, VPG(), iterations=1, seeds=[])": ["seeds", "empty"],
     "train(short, VPG(), iterations=1, target_return=float('nan'))": ["target_return=nan"],
-    "train(short, VPG(), iterations=1, policy=softmax_policy(key, 3, 2))": ["policy does not fit CartPole", "4 features"],
-    "train(short, VPG(), iterations=1, policy=softmax_policy(key, 4, 3))": ["3 actions", "CartPole has 2"],
-    "train(short, VPG(), iterations=1, policy=gaussian_policy(key, 4, 1))": ["CartPole takes one of 2 choices"],
-    "train(LQC(), VPG(discount=0.5), iterations=1, policy=softmax_policy(key, 1, 2))": ["LQC takes 1 real numbers"],
+    "train(short, VPG(), iterations=1, policy=softmax_policy(key, 3, 2))": [
+        "policy does not fit CartPole",
+        "4 features",
+    ],
+    "train(short, VPG(), iterations=1, policy=softmax_policy(key, 4, 3))": [
+        "3 actions",
+        "CartPole has 2",
+    ],
+    "train(short, VPG(), iterations=1, policy=gaussian_policy(key, 4, 1))": [
+        "CartPole takes one of 2 choices"
+    ],
+    "train(LQC(), VPG(discount=0.5), iterations=1, policy=softmax_policy(key, 1, 2))": [
+        "LQC takes 1 real numbers"
+    ],
     "train(LQC(), VPG(), iterations=1)": ["discount=0.99", "discount=0.5"],
-    "train(short, VPG(weights=Weights(ratio='occupancy')), iterations=1)": ["CartPole does not know", "ratio='policy'"],
-    "train(short, VPG(advantages=Advantages(estimator='exact')), iterations=1)": ["estimator='return'"],
-    "train(LQC(), RNPG(discount=0.5, fisher='expected'), iterations=1)": ["fisher='expected'", "fisher='score'"],
+    "train(short, VPG(weights=Weights(ratio='occupancy')), iterations=1)": [
+        "CartPole does not know",
+        "ratio='policy'",
+    ],
+    "train(short, VPG(advantages=Advantages(estimator='exact')), iterations=1)": [
+        "estimator='return'"
+    ],
+    "train(LQC(), RNPG(discount=0.5, fisher='expected'), iterations=1)": [
+        "fisher='expected'",
+        "fisher='score'",
+    ],
     "train(chain(3), VPG(discount=0.9, project=Simplex(0.5)), policy=tabular_direct_policy(3, 2), iterations=1)": [
         "floor=0.5",
         "2 actions",
     ],
-    "train(chain(3), VPG(discount=0.9), policy=tabular_direct_policy(3, 2), iterations=1)": ["project=Unconstrained", "Simplex()"],
+    "train(chain(3), VPG(discount=0.9), policy=tabular_direct_policy(3, 2), iterations=1)": [
+        "project=Unconstrained",
+        "Simplex()",
+    ],
 }
 
 
@@ -146,7 +185,11 @@ def messages():
         "print(json.dumps(found))\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], input=json.dumps([*MISTAKES, *NUMPY]), capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        input=json.dumps([*MISTAKES, *NUMPY]),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return json.loads(result.stdout.splitlines()[-1])
 

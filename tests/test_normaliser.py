@@ -58,7 +58,9 @@ def test_padding_is_not_seen():
 def test_nothing_is_cut_before_there_are_statistics():
     far = jnp.full((1, 4), 1e4)
     np.testing.assert_array_equal(Normaliser.fresh(4)(far), far)
-    np.testing.assert_allclose(Normaliser.fresh(4).seeing(FIRST, ALL)(far), np.full((1, 4), FURTHEST))
+    np.testing.assert_allclose(
+        Normaliser.fresh(4).seeing(FIRST, ALL)(far), np.full((1, 4), FURTHEST)
+    )
 
 
 def test_the_first_statistics_are_adopted_as_they_are():
@@ -74,7 +76,11 @@ def test_later_statistics_are_a_part_of_the_step():
     start, reference = computed(lambda: old.seeing(SECOND, ALL))
     np.testing.assert_array_equal(parameters(start), parameters(old))
     assert float(start.normaliser.seen) == 600
-    jax.tree.map(np.testing.assert_array_equal, eqx.filter(reference, eqx.is_array), eqx.filter(old, eqx.is_array))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        eqx.filter(reference, eqx.is_array),
+        eqx.filter(old, eqx.is_array),
+    )
 
 
 def drifting(key, policy, scale):
@@ -83,7 +89,9 @@ def drifting(key, policy, scale):
     change = lambda x: scale * x + 0.1 * scale
     batch = dataclasses.replace(batch, observations=change(batch.observations))
     log_probs = jax.vmap(jax.vmap(policy.log_prob))(batch.observations, batch.actions)
-    return dataclasses.replace(batch, next_observations=change(batch.next_observations), log_probs=log_probs)
+    return dataclasses.replace(
+        batch, next_observations=change(batch.next_observations), log_probs=log_probs
+    )
 
 
 def mean_kl(old, new, batch):
@@ -128,12 +136,18 @@ def test_the_search_sees_statistics_that_move_the_policy():
     ids=["pg", "npg", "trpo", "ppo"],
 )
 def test_a_refused_update_moves_no_statistics(algorithm):
-    state = algorithm.init(normalised(random_policy(KEY), FIRST), batch_of(KEY, random_policy(KEY)), KEY)
+    state = algorithm.init(
+        normalised(random_policy(KEY), FIRST), batch_of(KEY, random_policy(KEY)), KEY
+    )
     batch = batch_of(KEY, state.policy)
     bad = dataclasses.replace(batch, rewards=batch.rewards.at[0, 0].set(jnp.nan))
     after, info = update(algorithm, state, bad, KEY)
     assert info.refused > 0
-    jax.tree.map(np.testing.assert_array_equal, eqx.filter(after.policy, eqx.is_array), eqx.filter(state.policy, eqx.is_array))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        eqx.filter(after.policy, eqx.is_array),
+        eqx.filter(state.policy, eqx.is_array),
+    )
     moved, info = update(algorithm, state, batch, KEY)
     assert info.refused == 0
     assert float(moved.policy.normaliser.seen) == 300 + int(batch.mask.sum())

@@ -53,7 +53,12 @@ def test_everything_in_a_quick_run(tmp_path):
             assert "nan" not in "".join(rows), figure
 
     # The two headline claims.
-    (faster,) = [one for one in answers if one.figure == "fig2" and one.sentence == "the convergence of RNPG is faster than that of VNPG"]
+    (faster,) = [
+        one
+        for one in answers
+        if one.figure == "fig2"
+        and one.sentence == "the convergence of RNPG is faster than that of VNPG"
+    ]
     (normal,) = [one for one in answers if one.figure == "fig8"]
     assert faster.verdict == "holds"
     assert faster.measured[0].low > 0
@@ -70,7 +75,9 @@ def test_everything_in_a_quick_run(tmp_path):
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
     assert Paper(figures=("fig2",), quick=True).run(out) == answers
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.csv")} == tables
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz") if path != lost} == kept
+    assert {
+        path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz") if path != lost
+    } == kept
 
 
 def _short(name="vpg", **changes):
@@ -157,7 +164,9 @@ def test_the_same_seeds_give_the_same_numbers_whatever_runs_beside_them(tmp_path
     finish(cells, [], tmp_path / "both", lambda share, left: shares.append(share))
     finish(cells[1:], [], tmp_path / "one", lambda share, left: None)
     for name, values in cells[1].outcome(tmp_path / "both").curves.items():
-        np.testing.assert_array_equal(values, cells[1].outcome(tmp_path / "one").curves[name], err_msg=name)
+        np.testing.assert_array_equal(
+            values, cells[1].outcome(tmp_path / "one").curves[name], err_msg=name
+        )
     assert shares[-1] == 1
 
 
@@ -174,10 +183,19 @@ def test_a_process_that_dies_is_an_error():
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_keeps_what_is_finished_and_leaves_no_process(tmp_path, stop):
-    command = [Path(sys.executable).parent / "recollect", "paper", "fig2", "--quick", "--out", str(tmp_path)]
+    command = [
+        Path(sys.executable).parent / "recollect",
+        "paper",
+        "fig2",
+        "--quick",
+        "--out",
+        str(tmp_path),
+    ]
     # Whoever runs the tests in the background of a script hands down that interrupts are ignored.
     heeding = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    run = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heeding)
+    run = subprocess.Popen(
+        command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heeding
+    )
     assert run.stderr is not None
     try:
         while not list(tmp_path.glob("quick/cells/*-10.npz")):
@@ -209,7 +227,9 @@ def _session(leader: int) -> list[int]:
 
 
 def test_a_window_points_uphill_better_than_a_batch_when_the_policy_stands_still(tmp_path):
-    still = _short("still", algorithm=VPG(learning_rate=1e-9, advantages=PROTOCOLS["sgd"].advantages))
+    still = _short(
+        "still", algorithm=VPG(learning_rate=1e-9, advantages=PROTOCOLS["sgd"].advantages)
+    )
     cell = FreshCell(still, windows=(1, 8), looks=(4, 8), fresh_episodes=200)
     cell.finish(tmp_path)
     found = cell.read(tmp_path)
@@ -247,7 +267,10 @@ def test_spreads_are_compared_by_their_ratio():
 
 
 def test_verdicts():
-    yes, no, open_ = [Measured("", 0.0, low, high, 0.0, True) for low, high in ((1.0, 2.0), (-2.0, -1.0), (-1.0, 1.0))]
+    yes, no, open_ = [
+        Measured("", 0.0, low, high, 0.0, True)
+        for low, high in ((1.0, 2.0), (-2.0, -1.0), (-1.0, 1.0))
+    ]
     says = lambda *measured: Claim("", "", measured).verdict
     assert says(yes, yes) == "holds"
     assert says(yes, open_) == says(yes, no) == "depends"
@@ -284,7 +307,9 @@ def test_what_reuse_does_and_what_more_steps_do(curves, answer, verb):
     assert f"reuse at as many steps {verb}" in area.sentence
     assert area.sentence.endswith(f": {answer}.")
     assert area.both.value == pytest.approx(area.steps.value + area.reuse.value)
-    assert np.isnan(area.share) or area.share == pytest.approx(1 - area.reuse.value / area.both.value)
+    assert np.isnan(area.share) or area.share == pytest.approx(
+        1 - area.reuse.value / area.both.value
+    )
 
 
 def test_a_smaller_spread_is_what_reuse_does_if_the_control_spreads_as_without_it():
@@ -342,7 +367,11 @@ def test_the_full_scale_is_the_papers():
     cells = {name: figure.cells(PROTOCOLS["sgd"], FULL) for name, figure in CURVES.items()}
     assert {cell.iterations for cell in cells["fig2"].values()} == {150}
     assert {cell.iterations for cell in cells["fig3"].values()} == {500}
-    assert {(cell.seeds, cell.episodes) for name in ("fig2", "fig3", "fig4", "fig6", "fig7") for cell in cells[name].values()} == {(50, 4)}
+    assert {
+        (cell.seeds, cell.episodes)
+        for name in ("fig2", "fig3", "fig4", "fig6", "fig7")
+        for cell in cells[name].values()
+    } == {(50, 4)}
     assert [cell.algorithm.window for cell in cells["fig4"].values()] == [1, 10, 50, 100]
     natural = [cell.algorithm for cell in cells["fig6"].values() if isinstance(cell.algorithm, NPG)]
     assert [(one.window, one.fisher_window) for one in natural] == [(10, 10), (50, 10), (100, 10)]

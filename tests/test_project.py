@@ -19,7 +19,9 @@ def with_parameters(values):
 def test_box_ball_and_none():
     θ = np.array([3.0, -0.5, 0.2, 4.0, -7.0, 0.0])
     np.testing.assert_allclose(parameters(Box(-1.0, 2.0)(with_parameters(θ))), np.clip(θ, -1, 2))
-    np.testing.assert_allclose(parameters(Ball(1.5)(with_parameters(θ))), θ * 1.5 / np.linalg.norm(θ), rtol=1e-5)
+    np.testing.assert_allclose(
+        parameters(Ball(1.5)(with_parameters(θ))), θ * 1.5 / np.linalg.norm(θ), rtol=1e-5
+    )
     np.testing.assert_array_equal(parameters(Ball(100.0)(with_parameters(θ))), np.float32(θ))
     np.testing.assert_array_equal(parameters(Unconstrained()(with_parameters(θ))), np.float32(θ))
     assert Box(-2.0, 2.0)(ShiftPolicy(jnp.array(3000.0))).shift == 2
@@ -30,7 +32,9 @@ def test_simplex_finds_the_nearest_distribution(floor):
     noise = jax.random.normal(jax.random.key(1), (12,))
     _, unflatten = flatten(tabular_direct_policy(3, 4))
     projected = Simplex(floor)(unflatten(noise)).network.layers[0].weight.T
-    for row, target in zip(np.asarray(projected), np.asarray(unflatten(noise).network.layers[0].weight.T), strict=True):
+    for row, target in zip(
+        np.asarray(projected), np.asarray(unflatten(noise).network.layers[0].weight.T), strict=True
+    ):
         best = minimize(
             lambda x, target=target: ((x - target) ** 2).sum(),
             np.full(4, 0.25),
@@ -47,6 +51,10 @@ def test_short_forms():
     assert parse_projection("box:-1:2") == Box(-1.0, 2.0)
     assert parse_projection("ball:5") == Ball(5.0)
     assert parse_projection("simplex:0.01") == Simplex(0.01)
-    for wrong, words in {"boxx:1:2": "did you mean 'box'", "box:1": "has 1 numbers", "ball:a": "not a number"}.items():
+    for wrong, words in {
+        "boxx:1:2": "did you mean 'box'",
+        "box:1": "has 1 numbers",
+        "ball:a": "not a number",
+    }.items():
         with pytest.raises(ValueError, match=words):
             parse_projection(wrong)

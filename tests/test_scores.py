@@ -42,15 +42,28 @@ def problem(name) -> tuple[Policy, jnp.ndarray, jnp.ndarray]:
     θ, unflatten = flatten(POLICIES[name])
     draw, noise = np.random.default_rng(0), 0.05 if name == "direct table" else 0.5
     policy = unflatten(θ + noise * np.float32(draw.normal(size=θ.shape)))
-    observations = np.eye(3)[draw.integers(0, 3, ROWS)] if "table" in name else draw.normal(size=(ROWS, 3))
+    observations = (
+        np.eye(3)[draw.integers(0, 3, ROWS)] if "table" in name else draw.normal(size=(ROWS, 3))
+    )
     observations = jnp.asarray(observations, jnp.float32)
-    return policy, observations, jax.jit(jax.vmap(policy.sample))(jax.random.split(KEY, ROWS), observations)
+    return (
+        policy,
+        observations,
+        jax.jit(jax.vmap(policy.sample))(jax.random.split(KEY, ROWS), observations),
+    )
 
 
 @eqx.filter_jit
 def _everything(scores):
     pushed, pulled = dense(scores.push, scores.shape[0]), dense(scores.pull, scores.shape[1])
-    return scores.columns(), pushed, pulled, scores.gram(), scores.rows(2, 4).columns(), scores.take(jnp.array([7, 1])).columns()
+    return (
+        scores.columns(),
+        pushed,
+        pulled,
+        scores.gram(),
+        scores.rows(2, 4).columns(),
+        scores.take(jnp.array([7, 1])).columns(),
+    )
 
 
 def _agrees(scores, jacobian):
@@ -100,7 +113,9 @@ def test_expected_fisher_is_the_mean_over_actions(name):
     θ, unflatten = flatten(policy)
     actions = jnp.arange(policy.network.layers[-1].weight.shape[0])
     score = jax.value_and_grad(lambda θ, s, a: unflatten(θ).log_prob(s, a))
-    log_probs, each = computed(jax.vmap(lambda s: jax.vmap(lambda a: score(θ, s, a))(actions)), observations)
+    log_probs, each = computed(
+        jax.vmap(lambda s: jax.vmap(lambda a: score(θ, s, a))(actions)), observations
+    )
     expected = np.einsum("na,nad,nae->de", np.exp(log_probs), each, each)
     columns = computed(lambda: expected_score_matrix(policy, observations).columns())
     np.testing.assert_allclose(columns @ columns.T, expected, atol=5e-5, rtol=1e-4)
@@ -110,7 +125,9 @@ def test_expected_fisher_is_the_mean_over_actions(name):
 def test_expected_fisher_for_continuous_actions_is_the_curvature_of_kl(name):
     policy, observations, _ = problem(name)
     θ, unflatten = flatten(policy)
-    curvature = computed(jax.hessian(lambda θ: jax.vmap(lambda s: policy.kl(unflatten(θ), s))(observations).sum()), θ)
+    curvature = computed(
+        jax.hessian(lambda θ: jax.vmap(lambda s: policy.kl(unflatten(θ), s))(observations).sum()), θ
+    )
     columns = computed(lambda: expected_score_matrix(policy, observations).columns())
     np.testing.assert_allclose(columns @ columns.T, curvature, atol=1e-4)
 
@@ -130,20 +147,36 @@ def test_chunks_change_nothing(size):
 def test_fisher_on_unit_vectors_is_its_matrix(kind, monkeypatch):
     monkeypatch.setattr("recollect.fisher.MATRIX_CHUNK", 8)
     policy, observations, actions = problem("softmax")
-    scores = score_matrix(policy, observations, actions)[1] if kind == "score" else expected_score_matrix(policy, observations)
+    scores = (
+        score_matrix(policy, observations, actions)[1]
+        if kind == "score"
+        else expected_score_matrix(policy, observations)
+    )
     c = np.linspace(0.1, 1, ROWS, dtype=np.float32)
-    look = lambda fisher: (fisher.scores.columns(), fisher.matrix(), dense(fisher.mv, fisher.shape[0]), fisher.gram())
-    columns, written, multiplied, gram = computed(look, Fisher(scores, jnp.asarray(c), jnp.array(ROWS)))
+    look = lambda fisher: (
+        fisher.scores.columns(),
+        fisher.matrix(),
+        dense(fisher.mv, fisher.shape[0]),
+        fisher.gram(),
+    )
+    columns, written, multiplied, gram = computed(
+        look, Fisher(scores, jnp.asarray(c), jnp.array(ROWS))
+    )
     matrix = (columns * np.repeat(c, scores.rank)) @ columns.T
     np.testing.assert_allclose(written, matrix, atol=1e-5)
     np.testing.assert_allclose(multiplied, matrix, atol=1e-5)
-    np.testing.assert_allclose(np.linalg.eigvalsh(gram)[-5:], np.linalg.eigvalsh(matrix)[-5:], rtol=1e-3)
+    np.testing.assert_allclose(
+        np.linalg.eigvalsh(gram)[-5:], np.linalg.eigvalsh(matrix)[-5:], rtol=1e-3
+    )
 
 
 def test_gradient_is_the_weighed_sum_of_scores():
     _, scores = eqx.filter_jit(score_matrix)(*problem("softmax"))
     c, advantages = np.linspace(0.1, 1, ROWS, dtype=np.float32), np.arange(ROWS, dtype=np.float32)
-    look = lambda scores: (scores.columns(), policy_gradient(scores, jnp.asarray(c), jnp.asarray(advantages), jnp.array(ROWS)))
+    look = lambda scores: (
+        scores.columns(),
+        policy_gradient(scores, jnp.asarray(c), jnp.asarray(advantages), jnp.array(ROWS)),
+    )
     columns, gradient = computed(look, scores)
     np.testing.assert_allclose(gradient, columns @ (c * advantages), atol=1e-4)
 

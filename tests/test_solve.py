@@ -23,7 +23,9 @@ def problem(rows=60, damping=1e-2):
 def _fisher_and_gradient(rows, widths=(6,)):
     keys = jax.random.split(jax.random.key(0), 4)
     policy = softmax_policy(keys[0], 4, 3, widths)
-    policy = eqx.tree_at(lambda p: p.network.layers[-1].weight, policy, jax.random.normal(keys[1], (3, widths[-1])))
+    policy = eqx.tree_at(
+        lambda p: p.network.layers[-1].weight, policy, jax.random.normal(keys[1], (3, widths[-1]))
+    )
     observations = jax.random.normal(keys[2], (rows, 4))
     actions = jax.vmap(policy.sample)(jax.random.split(keys[3], rows), observations)
     _, scores = score_matrix(policy, observations, actions)
@@ -33,7 +35,13 @@ def _fisher_and_gradient(rows, widths=(6,)):
 
 
 def solve(solver, fisher, gradient, damping, guess=None):
-    return computed(lambda *system: solver(*system), fisher, gradient, damping, 0 * gradient if guess is None else guess)
+    return computed(
+        lambda *system: solver(*system),
+        fisher,
+        gradient,
+        damping,
+        0 * gradient if guess is None else guess,
+    )
 
 
 @pytest.mark.parametrize("rows", [20, 200])
@@ -62,7 +70,9 @@ def test_all_methods_agree(solver, rows):
 
 def test_conjugate_gradients_stop_at_their_tolerance_and_limit():
     fisher, gradient, damping = problem(200, damping=1e-4)
-    run = lambda **settings: solve(Solver("cg", preconditioner_rows=0, **settings), fisher, gradient, damping)
+    run = lambda **settings: solve(
+        Solver("cg", preconditioner_rows=0, **settings), fisher, gradient, damping
+    )
     loose, tight, cut = run(tolerance=0.1), run(tolerance=1e-3), run(tolerance=1e-6, max_steps=3)
     assert 0 < loose.steps < tight.steps
     assert loose.residual <= 0.1
@@ -76,7 +86,13 @@ def test_a_preconditioner_and_a_good_guess_save_steps():
     plain = solve(Solver("cg", tolerance=1e-3, preconditioner_rows=0), fisher, gradient, damping)
     helped = solve(Solver("cg", tolerance=1e-3, preconditioner_rows=256), fisher, gradient, damping)
     assert helped.steps < plain.steps / 2
-    warm = solve(Solver("cg", tolerance=1e-2, preconditioner_rows=0, warm_start=True), fisher, gradient, damping, plain.direction)
+    warm = solve(
+        Solver("cg", tolerance=1e-2, preconditioner_rows=0, warm_start=True),
+        fisher,
+        gradient,
+        damping,
+        plain.direction,
+    )
     assert warm.steps <= 1
 
 

@@ -29,7 +29,9 @@ class Linear(AbstractPolicy):
     weights: jax.Array
 
     def _logit(self, observation):
-        return self.weights[0] + self.weights[1] * (observation @ jnp.linspace(1, -1, len(observation)))
+        return self.weights[0] + self.weights[1] * (
+            observation @ jnp.linspace(1, -1, len(observation))
+        )
 
     def sample(self, key, observation):
         return jax.random.bernoulli(key, jax.nn.sigmoid(self._logit(observation))).astype(jnp.int32)
@@ -41,11 +43,15 @@ class Linear(AbstractPolicy):
         return (self._logit(observation) > 0).astype(jnp.int32)
 
     def entropy(self, observation):
-        return -sum(jnp.exp(self.log_prob(observation, a)) * self.log_prob(observation, a) for a in (0, 1))
+        return -sum(
+            jnp.exp(self.log_prob(observation, a)) * self.log_prob(observation, a) for a in (0, 1)
+        )
 
     def kl(self, other, observation):
         return sum(
-            jnp.exp(self.log_prob(observation, a)) * (self.log_prob(observation, a) - other.log_prob(observation, a)) for a in (0, 1)
+            jnp.exp(self.log_prob(observation, a))
+            * (self.log_prob(observation, a) - other.log_prob(observation, a))
+            for a in (0, 1)
         )
 
 
@@ -68,8 +74,14 @@ def table_of(policy) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     @jax.jit
     def answers(policy):
         score = jax.grad(lambda policy, state, action: policy.log_prob(state, action))
-        scores = jax.vmap(jax.vmap(score, (None, None, 0)), (None, 0, None))(policy, jnp.eye(4), jnp.arange(2)).weights
-        return ENV.occupancy(policy)[:, None] * ENV.probabilities(policy), scores, ENV.advantages(policy)
+        scores = jax.vmap(jax.vmap(score, (None, None, 0)), (None, 0, None))(
+            policy, jnp.eye(4), jnp.arange(2)
+        ).weights
+        return (
+            ENV.occupancy(policy)[:, None] * ENV.probabilities(policy),
+            scores,
+            ENV.advantages(policy),
+        )
 
     found = (np.asarray(answer, float).reshape(8, -1) for answer in answers(policy))
     probability, scores, advantages = found
@@ -101,10 +113,14 @@ def test_a_drift_that_is_not_hurwitz_is_refused(worst):
 
 def test_moments_of_single_draws_by_hand():
     one, (probability, scores, gradients) = moments(ENV, best(), 1, DAMPING), table()
-    covariance = sum(p * np.outer(g, g) for p, g in zip(probability, gradients, strict=True))  # the mean is zero here
+    covariance = sum(
+        p * np.outer(g, g) for p, g in zip(probability, gradients, strict=True)
+    )  # the mean is zero here
     inverses = [np.linalg.inv(DAMPING * np.eye(2) + np.outer(score, score)) for score in scores]
     mean = sum(p * inverse for p, inverse in zip(probability, inverses, strict=True))
-    solved = sum(p * inverse @ covariance @ inverse for p, inverse in zip(probability, inverses, strict=True))
+    solved = sum(
+        p * inverse @ covariance @ inverse for p, inverse in zip(probability, inverses, strict=True)
+    )
     np.testing.assert_allclose(one.gradient_covariance, covariance, rtol=1e-4)
     np.testing.assert_allclose(one.inverse_fisher, mean, rtol=1e-4)
     np.testing.assert_allclose(one.sigma_1, mean @ covariance @ mean, rtol=1e-3)
@@ -113,7 +129,13 @@ def test_moments_of_single_draws_by_hand():
 
 @pytest.mark.parametrize(
     "quantity",
-    [lambda m: m.inverse_fisher, lambda m: m.sigma_1, lambda m: m.sigma_2, lambda m: m.noise(3), lambda m: m.stationary(3)],
+    [
+        lambda m: m.inverse_fisher,
+        lambda m: m.sigma_1,
+        lambda m: m.sigma_2,
+        lambda m: m.noise(3),
+        lambda m: m.stationary(3),
+    ],
     ids=["inverse_fisher", "sigma_1", "sigma_2", "noise", "stationary"],
 )
 def test_drawn_moments_agree_with_exact_ones(quantity):
@@ -133,7 +155,10 @@ def test_drift_is_the_derivative_of_the_mean_step():
         there = moments(ENV, unflatten(θ), BATCH, DAMPING)
         return there.inverse_fisher @ there.gradient
 
-    columns = [(mean_step(θ + step * unit) - mean_step(θ - step * unit)) / (2 * step) for unit in jnp.eye(2)]
+    columns = [
+        (mean_step(θ + step * unit) - mean_step(θ - step * unit)) / (2 * step)
+        for unit in jnp.eye(2)
+    ]
     np.testing.assert_allclose(exact().drift, np.transpose(columns), rtol=0.01)
     assert (np.linalg.eigvals(exact().drift).real < 0).all()
     assert np.abs(exact().drift - exact().drift.T).max() > 0.05
@@ -144,7 +169,9 @@ def test_drift_is_the_derivative_of_the_mean_step():
 CHAINS, LENGTH = 4000, 150
 
 
-def spread_of_sums(gradients: np.ndarray, inverses: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
+def spread_of_sums(
+    gradients: np.ndarray, inverses: np.ndarray, window: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Covariance of Σ_n F̂_n⁻¹ĝ_n by its number of terms, where ĝ_n averages `window` batches, and its standard error."""
     averages = np.stack([gradients[:, n : n + window].mean(1) for n in range(LENGTH)], 1)
     sums = np.einsum("cnde,cne->cd", inverses, averages) / np.sqrt(LENGTH)
@@ -157,7 +184,9 @@ def test_noise_that_adds_up_is_that_of_theorem_2():
     draw, (probability, scores, each) = np.random.default_rng(2), table()
     gradients = draw.multinomial(BATCH, probability, (CHAINS, LENGTH + 3)) / BATCH @ each
     products = np.einsum("kd,ke->kde", scores, scores).reshape(8, 4)
-    fishers = (draw.multinomial(BATCH, probability, (CHAINS, LENGTH)) / BATCH @ products).reshape(CHAINS, LENGTH, 2, 2)
+    fishers = (draw.multinomial(BATCH, probability, (CHAINS, LENGTH)) / BATCH @ products).reshape(
+        CHAINS, LENGTH, 2, 2
+    )
     inverses = np.linalg.inv(fishers + DAMPING * np.eye(2))
     for window, other in ((1, 4), (4, 1)):
         found, error = spread_of_sums(gradients, inverses, window)
@@ -169,7 +198,9 @@ def test_noise_that_adds_up_away_from_the_optimum_has_a_third_part():
     batch, slope, draw = 10, -2 * 2.0 / (1 - 0.5), np.random.default_rng(3)
     z = draw.normal(size=(CHAINS, LENGTH + 3, batch))
     gradients = np.mean((z - 4 * z**2 - z**3) / (1 - 0.5), -1, keepdims=True)  # θ = 2
-    inverses = 1 / (0.01 + np.mean(draw.normal(size=(CHAINS, LENGTH, batch)) ** 2, -1))[:, :, None, None]
+    inverses = (
+        1 / (0.01 + np.mean(draw.normal(size=(CHAINS, LENGTH, batch)) ** 2, -1))[:, :, None, None]
+    )
     first, second = inverse_fisher_moments(batch, 0.01)
     one = gradient_variance(2.0) / batch
     for window in (1, 4):
@@ -186,7 +217,9 @@ def assert_near(value: float, interval: tuple[float, float]) -> None:
 
 
 def test_prediction_covers_the_exact_share_of_a_table():
-    gain = predict_gain(ENV, best(), NPG(damping=DAMPING, discount=0.9, advantages=EXACT), Draws(BATCH), 32, 512)
+    gain = predict_gain(
+        ENV, best(), NPG(damping=DAMPING, discount=0.9, advantages=EXACT), Draws(BATCH), 32, 512
+    )
     probability, scores, _ = table()
     metric = (probability[:, None] * scores).T @ scores
     measure = lambda sigma: np.trace(metric @ sigma)
@@ -194,17 +227,28 @@ def test_prediction_covers_the_exact_share_of_a_table():
     assert_near(share, gain.limit.interval)
     assert gain.limit.interval[1] - gain.limit.interval[0] < 0.3
     for window in (2, 10):
-        assert_near(measure(exact().noise(window)) / measure(exact().noise(1)), gain.limit.ratio_interval(window))
+        assert_near(
+            measure(exact().noise(window)) / measure(exact().noise(1)),
+            gain.limit.ratio_interval(window),
+        )
 
 
 @pytest.mark.parametrize("shift", [0.0, 2.0])
 def test_prediction_covers_the_closed_form_of_lqc(shift):
     batch, policy = 10, ShiftPolicy(jnp.array(shift))
-    gain = predict_gain(LQC(), policy, NPG(damping=0.01, discount=0.5, advantages=EXACT), Draws(batch), 64, 1024)
+    gain = predict_gain(
+        LQC(), policy, NPG(damping=0.01, discount=0.5, advantages=EXACT), Draws(batch), 64, 1024
+    )
     first, second = inverse_fisher_moments(batch, 0.01)
-    assert_near(asymptotic_variance(batch, 10) / asymptotic_variance(batch, 1), gain.limit.ratio_interval(10))
+    assert_near(
+        asymptotic_variance(batch, 10) / asymptotic_variance(batch, 1),
+        gain.limit.ratio_interval(10),
+    )
     assert gain.limit.interval[1] - gain.limit.interval[0] < 0.3
-    noise, slope = gradient_variance(shift, 0.0) / batch, 2 * shift  # of (1 − γ)∇η, which the algorithm estimates
+    noise, slope = (
+        gradient_variance(shift, 0.0) / batch,
+        2 * shift,
+    )  # of (1 − γ)∇η, which the algorithm estimates
     joint, fisher = (second - first**2) * noise, (second - first**2) * slope**2
     total = second * noise + fisher
     assert_near(joint / total, gain.here.interval)
@@ -216,7 +260,9 @@ def test_parts_of_a_table_made_of_known_parts():
     rows, columns = DRAW.normal(0, 1, (200, 1, 3)), DRAW.normal(0, 2, (1, 300, 3))
     table = rows + columns + DRAW.normal(0, 0.5, (200, 300, 3))
     metric = np.diag([1.0, 2.0, 3.0])
-    np.testing.assert_allclose(_components(table, table @ metric), np.array([1, 0.25, 4]) * 6, rtol=0.25)
+    np.testing.assert_allclose(
+        _components(table, table @ metric), np.array([1, 0.25, 4]) * 6, rtol=0.25
+    )
     assert _components(rows + columns, (rows + columns) @ metric)[1] == pytest.approx(0, abs=1e-9)
 
 
@@ -231,7 +277,9 @@ def test_ten_iterations_have_nine_tenths_of_any_gain_and_the_floor_is_problem_de
 
 def test_prediction_for_a_network_on_episodes():
     env = CartPole(max_steps=15)
-    gain = predict_gain(env, softmax_policy(jax.random.key(0), 4, 2, (5,)), NPG(damping=0.01), Episodes(2), 32, 32)
+    gain = predict_gain(
+        env, softmax_policy(jax.random.key(0), 4, 2, (5,)), NPG(damping=0.01), Episodes(2), 32, 32
+    )
     assert 0 < gain.limit.interval[0] < gain.limit.share < 1
     assert gain.gradient > 0
     assert 64 * 2 * 5 < gain.environment_steps <= 64 * 2 * 15
@@ -244,7 +292,11 @@ def test_experiment_reports_what_it_found(tmp_path):
     low, high = findings.rows[1]["95 % interval"]
     covered = low <= findings.rows[1]["exact"] <= high
     assert f"the interval {'covers' if covered else 'misses'} it" in findings.verdict
-    assert {path.name for path in findings.write(tmp_path)} == {"gain.png", "table.csv", "verdict.txt"}
+    assert {path.name for path in findings.write(tmp_path)} == {
+        "gain.png",
+        "table.csv",
+        "verdict.txt",
+    }
 
 
 @pytest.mark.parametrize(
@@ -266,12 +318,18 @@ def test_settings_that_cannot_work_are_refused(settings, message):
 
 
 def test_questions_without_an_answer_are_refused():
-    with pytest.raises(ValueError, match="samples=5 needs exact advantages, which CartPole-v1 does not know"):
+    with pytest.raises(
+        ValueError, match="samples=5 needs exact advantages, which CartPole-v1 does not know"
+    ):
         Gain(env="CartPole-v1", samples=5).run()
     with pytest.raises(ValueError, match="fisher_batches=8 is out of range"):
         predict_gain(LQC(), ShiftPolicy(jnp.array(0.0)), NPG(discount=0.5), fisher_batches=8)
     with pytest.raises(ValueError, match="baseline='critic'"):
-        predict_gain(LQC(), ShiftPolicy(jnp.array(0.0)), NPG(discount=0.5, advantages=Advantages("gae", "critic")))
+        predict_gain(
+            LQC(),
+            ShiftPolicy(jnp.array(0.0)),
+            NPG(discount=0.5, advantages=Advantages("gae", "critic")),
+        )
     with pytest.raises(ValueError, match="policy leads to no strict maximum"):
         optimum(chain(3), tabular_softmax_policy(3, 2))
     with pytest.raises(ValueError, match="too many to sum over; give replications"):

@@ -28,7 +28,10 @@ from recollect.theory.replicate import Case, replicate
 from recollect.theory.reuse import Fisher, Rate
 
 
-@pytest.mark.parametrize(("batch", "window", "expected"), [(5, 1, 3.453507), (5, 5, 1.973135), (5, 10, 1.788088), (10, 5, 0.653352)])
+@pytest.mark.parametrize(
+    ("batch", "window", "expected"),
+    [(5, 1, 3.453507), (5, 5, 1.973135), (5, 10, 1.788088), (10, 5, 0.653352)],
+)
 def test_asymptotic_variance_of_the_four_cases_of_the_paper(batch, window, expected):
     assert lqc.asymptotic_variance(batch, window) == pytest.approx(expected, abs=5e-7)
 
@@ -39,10 +42,18 @@ def test_moments_of_the_inverse_fisher_by_another_quadrature(batch, damping):
     # The Laplace transform of χ² turns both moments into smooth integrals: 1/F = ∫ exp(−tF) dt.
     transform = lambda t: np.exp(-damping * t - batch / 2 * np.log1p(2 * t / batch))
     points = [1.0, 100.0]
-    first = sum(integrate.quad(transform, a, b, epsrel=1e-12, limit=400)[0] for a, b in zip([0, *points], [*points, np.inf], strict=True))
+    first = sum(
+        integrate.quad(transform, a, b, epsrel=1e-12, limit=400)[0]
+        for a, b in zip([0, *points], [*points, np.inf], strict=True)
+    )
     weighed = lambda t: t * transform(t)
-    second = sum(integrate.quad(weighed, a, b, epsrel=1e-12, limit=400)[0] for a, b in zip([0, *points], [*points, np.inf], strict=True))
-    np.testing.assert_allclose(lqc.inverse_fisher_moments(batch, damping), (first, second), rtol=1e-8)
+    second = sum(
+        integrate.quad(weighed, a, b, epsrel=1e-12, limit=400)[0]
+        for a, b in zip([0, *points], [*points, np.inf], strict=True)
+    )
+    np.testing.assert_allclose(
+        lqc.inverse_fisher_moments(batch, damping), (first, second), rtol=1e-8
+    )
 
 
 def test_moments_without_damping_are_those_of_the_inverse_chi_squared():
@@ -50,7 +61,9 @@ def test_moments_without_damping_are_those_of_the_inverse_chi_squared():
 
 
 def test_overlapping_fisher_windows_are_correlated_as_in_simulation():
-    draws = np.random.default_rng(2).standard_normal((400_000, 4, 3)) ** 2  # four iterations of three samples
+    draws = (
+        np.random.default_rng(2).standard_normal((400_000, 4, 3)) ** 2
+    )  # four iterations of three samples
     estimates = 0.05 + np.stack([draws[:, i : i + 3].mean((1, 2)) for i in (0, 1)])
     simulated = 1 / estimates.prod(0)
     found = lqc.fisher_correlation(batch=3, fisher_window=3, lag=1, damping=0.05)
@@ -70,7 +83,9 @@ def test_closed_forms_agree_with_the_environment_and_with_differentiation():
     assert lqc.expected_return(number, 0.7) == pytest.approx(float(value(θ)), rel=1e-6)
     assert lqc.return_gradient(number, 0.7) == pytest.approx(float(jax.grad(value)(θ)), rel=1e-6)
     assert lqc.score(number, s, a) == pytest.approx(float(jax.grad(log_prob)(θ)), rel=1e-5)
-    assert lqc.advantage(number, s, a) == pytest.approx(float(env.advantage(policy, observation, action)), rel=1e-6)
+    assert lqc.advantage(number, s, a) == pytest.approx(
+        float(env.advantage(policy, observation, action)), rel=1e-6
+    )
 
 
 def test_gradient_variance_and_drift_agree_with_simulation():
@@ -86,7 +101,14 @@ def test_gradient_variance_and_drift_agree_with_simulation():
 def test_fusing_keys_give_normal_numbers_that_do_not_repeat():
     keys = jax.random.split(fusing_key(3), 40)
     # Under vmap and without it, from keys folded and split.
-    draws = computed(jax.vmap(lambda key: jax.vmap(lambda i: normal(jax.random.fold_in(key, i), (25,)))(jnp.arange(50))), keys)
+    draws = computed(
+        jax.vmap(
+            lambda key: jax.vmap(lambda i: normal(jax.random.fold_in(key, i), (25,)))(
+                jnp.arange(50)
+            )
+        ),
+        keys,
+    )
     alone = computed(lambda key: normal(jax.random.fold_in(key, 3), (25,)), keys[7])
     np.testing.assert_array_equal(draws[7, 3], alone)
     flat = draws.astype(np.float64).ravel()
@@ -110,11 +132,20 @@ def test_draws_from_the_occupancy_measure_are_those_of_walks(name):
     draw = lambda kind, seed: computed(kind(2_000), jax.random.key(seed), env, policy, None, 0.8)
     batches = [draw(kind, seed)[1].batch for seed, kind in enumerate((Occupancy, Draws))]
     if name == "lqc":
-        drawn, walked = (np.asarray(batch.observations + batch.actions * 1j).ravel() for batch in batches)
+        drawn, walked = (
+            np.asarray(batch.observations + batch.actions * 1j).ravel() for batch in batches
+        )
         for part in (np.real, np.imag):
             assert stats.ks_2samp(part(drawn), part(walked)).pvalue > 1e-3
     else:
-        table = np.array([np.histogram2d(b.observations.argmax(-1).ravel(), b.actions.ravel(), (3, 2))[0].ravel() for b in batches])
+        table = np.array(
+            [
+                np.histogram2d(b.observations.argmax(-1).ravel(), b.actions.ravel(), (3, 2))[
+                    0
+                ].ravel()
+                for b in batches
+            ]
+        )
         assert stats.chi2_contingency(table).pvalue > 1e-3
 
 
@@ -146,12 +177,31 @@ def test_an_anderson_darling_test_notices_a_wrong_spread_and_passes_normal_draws
 
 
 def test_theory_on_the_command_line(tmp_path, capsys):
-    flags = ["--cases", "4", "2", "--replications", "60", "--iterations", "400", "--plot-every", "100", "--json", "--out"]
+    flags = [
+        "--cases",
+        "4",
+        "2",
+        "--replications",
+        "60",
+        "--iterations",
+        "400",
+        "--plot-every",
+        "100",
+        "--json",
+        "--out",
+    ]
     assert main(["theory", "normality", *flags, str(tmp_path)]) == 0
     cases = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [(case["batch"], case["window"]) for case in cases] == [(4, 2)]
     assert {"variance_ratio", "interval", "ks_p", "seconds"} <= set(cases[0])
-    for name in ("density.png", "quantiles.png", "approach.png", "table.csv", "verdict.txt", "settings.json"):
+    for name in (
+        "density.png",
+        "quantiles.png",
+        "approach.png",
+        "table.csv",
+        "verdict.txt",
+        "settings.json",
+    ):
         assert (tmp_path / name).stat().st_size > 0
 
 
@@ -159,7 +209,10 @@ def test_rate_and_fisher_report_one_row_for_each_case():
     rate = Rate(windows=(2,), replications=50, iterations=200).run()
     assert [row["window"] for row in rate.rows] == [2]
     fisher = Fisher(fisher_windows=(2,), window=2, replications=50, iterations=200).run()
-    assert [(row["fisher_window"], row["samples"]) for row in fisher.rows] == [(2, "independent"), (2, "the same")]
+    assert [(row["fisher_window"], row["samples"]) for row in fisher.rows] == [
+        (2, "independent"),
+        (2, "the same"),
+    ]
 
 
 @pytest.mark.parametrize(

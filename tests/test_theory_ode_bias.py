@@ -30,7 +30,9 @@ from recollect.theory.ode import (
 matplotlib.use("Agg")
 ENV = chain(length=3, discount=0.8)
 SMALL = Ode(samples=3, steps=16, halvings=2, replications=200)
-TILTED = jax.tree.map(lambda θ: θ + jnp.array([[0.7, -0.2, 0.4], [0.0, 0.3, -0.6]]), tabular_softmax_policy(3, 2))
+TILTED = jax.tree.map(
+    lambda θ: θ + jnp.array([[0.7, -0.2, 0.4], [0.0, 0.3, -0.6]]), tabular_softmax_policy(3, 2)
+)
 NORMAL = jax.random.normal(jax.random.key(3), (2000, 3, 3))
 
 
@@ -38,7 +40,9 @@ def test_solution_on_lqc_is_the_exponential():
     problem = lqc_problem(5, 0.1)
     inverse = inverse_fisher_moments(5, 0.1)[0]
     expected = np.exp(-2 * inverse * np.linspace(0, 1, 201) / (1 - 0.5))
-    np.testing.assert_allclose(integrate(problem.drift, jnp.ones(1), 2.0, 1.0)[:, 0], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        integrate(problem.drift, jnp.ones(1), 2.0, 1.0)[:, 0], expected, atol=1e-5
+    )
 
 
 def test_solution_stays_in_the_box():
@@ -52,12 +56,18 @@ def test_mean_inverse_fisher_by_enumeration_is_the_mean_over_draws_from_the_occu
     def drawn(normal):
         batch = draw_tabular(ENV, TILTED, normal)
         observations, actions = batch.observations[:, 0], batch.actions[:, 0]
-        fisher = Fisher(score_matrix(TILTED, observations, actions)[1], jnp.full(3, 1 / 3), jnp.array(3))
-        return observations.argmax(-1) * 2 + actions, jnp.linalg.inv(fisher.matrix() + 0.2 * jnp.eye(6))
+        fisher = Fisher(
+            score_matrix(TILTED, observations, actions)[1], jnp.full(3, 1 / 3), jnp.array(3)
+        )
+        return observations.argmax(-1) * 2 + actions, jnp.linalg.inv(
+            fisher.matrix() + 0.2 * jnp.eye(6)
+        )
 
     cells, samples = map(np.asarray, jax.vmap(drawn)(NORMAL))
     frequencies = np.bincount(cells.ravel(), minlength=6) / cells.size
-    assert np.abs(frequencies - np.asarray(occupancy_of_cells(ENV, TILTED))).max() < 4 * np.sqrt(0.25 / cells.size)
+    assert np.abs(frequencies - np.asarray(occupancy_of_cells(ENV, TILTED))).max() < 4 * np.sqrt(
+        0.25 / cells.size
+    )
     error = samples.std(0) / np.sqrt(len(samples))
     exact = np.asarray(jax.jit(lambda: mean_inverse_fisher(ENV, TILTED, 3, 0.2))())
     assert (np.abs(samples.mean(0) - exact) < 4 * error + 1e-4).all()
@@ -74,8 +84,16 @@ def test_probabilities_of_all_outcomes_sum_to_one():
 def test_lqc_draws_have_the_moments_of_the_occupancy_measure():
     env, θ, γ = LQC(discount=0.7), 1.5, 0.7
     batch = draw_lqc(env, ShiftPolicy(jnp.array(θ)), NORMAL.reshape(-1, 3))
-    state, after = np.asarray(batch.observations[:, 0, 0]), np.asarray(batch.observations[:, 0, 0] + batch.actions[:, 0, 0])
-    for values, mean in ((state, γ * θ), (state**2, 1 + γ * θ**2), (after, θ), (state * after, γ * θ**2)):
+    state, after = (
+        np.asarray(batch.observations[:, 0, 0]),
+        np.asarray(batch.observations[:, 0, 0] + batch.actions[:, 0, 0]),
+    )
+    for values, mean in (
+        (state, γ * θ),
+        (state**2, 1 + γ * θ**2),
+        (after, θ),
+        (state * after, γ * θ**2),
+    ):
         assert abs(values.mean() - mean) < 4 * values.std() / np.sqrt(len(values))
 
 
@@ -124,7 +142,10 @@ def test_bias_is_the_enumerated_one_and_vanishes_with_the_step():
 def test_policy_ratio_adds_the_mismatch_of_states():
     """Far from θ_0 the two ratios estimate different things; their difference falls with the step."""
     bias = Bias(windows=(2,), samples=2)
-    gap = [np.linalg.norm(bias.enumerate("policy", α)[0] - bias.enumerate("occupancy", α)[0]) for α in (0.02, 0.2)]
+    gap = [
+        np.linalg.norm(bias.enumerate("policy", α)[0] - bias.enumerate("occupancy", α)[0])
+        for α in (0.02, 0.2)
+    ]
     assert 4 < gap[1] / gap[0] < 20
 
 
@@ -134,15 +155,23 @@ def test_verdict_on_the_equation_follows_the_paths(monkeypatch, offset):
     draw, solution = np.random.default_rng(0), np.linspace(0, 1, 11)[:, None]
 
     def paths(self, problem, series):
-        made = [np.repeat(self._at(solution, self.steps * 2**j)[None], 40, 0) for j in range(self.halvings + 1)]
-        noise = [draw.uniform(0.9, 1.1, (40, 1, 1)) * np.sqrt(α) + offset * (series == "RNPG ω̂") for α in self.step_sizes]
+        made = [
+            np.repeat(self._at(solution, self.steps * 2**j)[None], 40, 0)
+            for j in range(self.halvings + 1)
+        ]
+        noise = [
+            draw.uniform(0.9, 1.1, (40, 1, 1)) * np.sqrt(α) + offset * (series == "RNPG ω̂")
+            for α in self.step_sizes
+        ]
         return [path + some for path, some in zip(made, noise, strict=True)]
 
     monkeypatch.setattr(Ode, "paths", paths)
     monkeypatch.setattr(Ode, "solutions", lambda self, problem: (solution, solution - 1))
     findings = SMALL.run()
     assert len(findings.rows) == 24
-    assert findings.verdict.count("the three share") - findings.verdict.count("not shown that the three share") == (2 if offset == 0 else 0)
+    assert findings.verdict.count("the three share") - findings.verdict.count(
+        "not shown that the three share"
+    ) == (2 if offset == 0 else 0)
     plt.close("all")
 
 
@@ -152,12 +181,18 @@ def test_verdict_on_the_bias_follows_the_simulation(monkeypatch):
 
     def simulate(self, algorithm, iterations):
         fresh = draw.normal(size=(self.replications, iterations, 6))
-        rates = float(algorithm.learning_rate) * np.arange(1, iterations + 1) ** -float(algorithm.decay)
-        old = np.roll(fresh, 1, axis=1) + 3 * rates[:, None] * (1 + 0.01 * draw.normal(size=fresh.shape))
+        rates = float(algorithm.learning_rate) * np.arange(1, iterations + 1) ** -float(
+            algorithm.decay
+        )
+        old = np.roll(fresh, 1, axis=1) + 3 * rates[:, None] * (
+            1 + 0.01 * draw.normal(size=fresh.shape)
+        )
         return Deviations(fresh, old)
 
     monkeypatch.setattr(Bias, "simulate", simulate)
-    findings = Bias(windows=(2,), step_sizes=(0.01, 0.02, 0.1, 0.2), iterations=40, samples=2, replications=400).run()
+    findings = Bias(
+        windows=(2,), step_sizes=(0.01, 0.02, 0.1, 0.2), iterations=40, samples=2, replications=400
+    ).run()
     assert len(findings.rows) == 18
     assert findings.rows[0]["bias_old"] == pytest.approx(0.03 * np.sqrt(6), rel=0.01)
     assert findings.verdict.count("K=2 ω [1.00, 1.00]") == 2
@@ -191,7 +226,9 @@ def test_mistakes(make, settings, words):
 
 def test_experiments_take_a_finite_mdp_from_a_file(tmp_path):
     env = garnet(states=2, actions=3, branching=2)
-    arrays = dict(transitions=env.transitions, rewards=env.rewards, initial=env.initial, discount=0.7)
+    arrays = dict(
+        transitions=env.transitions, rewards=env.rewards, initial=env.initial, discount=0.7
+    )
     np.savez(tmp_path / "mine.npz", **arrays)
     bias = Bias(mdp=tmp_path / "mine.npz", windows=(2,), iterations=8, samples=2, replications=40)
     assert bias.env.rewards.shape == (2, 3)
@@ -200,10 +237,28 @@ def test_experiments_take_a_finite_mdp_from_a_file(tmp_path):
     loaded = make(str(tmp_path / "mine.npz"), max_steps=7)
     assert (float(loaded.discount), loaded.max_steps) == (0.7, 7)
     np.testing.assert_allclose(loaded.gradient(bias.start), bias.env.gradient(bias.start))
-    assert main(["train", "rnpg", str(tmp_path / "mine.npz"), "--iterations", "2", "--seeds", "1", "--out", str(tmp_path / "run")]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "rnpg",
+                str(tmp_path / "mine.npz"),
+                "--iterations",
+                "2",
+                "--seeds",
+                "1",
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 0
+    )
 
 
-@pytest.mark.parametrize(("arrays", "says"), [(None, "is not a file"), (dict(rewards=np.ones((2, 2))), "no array 'transitions'")])
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [(None, "is not a file"), (dict(rewards=np.ones((2, 2))), "no array 'transitions'")],
+)
 def test_files_that_are_no_mdp_are_explained(tmp_path, arrays, says):
     if arrays is not None:
         np.savez(tmp_path / "bad.npz", **arrays)

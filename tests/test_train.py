@@ -50,8 +50,12 @@ def test_the_same_seed_repeats_and_seeds_do_not_touch_each_other():
     all_three, again, alone = run(3), run(3), run([2])
     for name, curve in all_three.curves.items():
         np.testing.assert_array_equal(curve, again.curves[name])
-    np.testing.assert_allclose(alone.curves["return_mean"][0], all_three.curves["return_mean"][2], rtol=1e-3)
-    assert not np.array_equal(all_three.curves["return_mean"][0], all_three.curves["return_mean"][1])
+    np.testing.assert_allclose(
+        alone.curves["return_mean"][0], all_three.curves["return_mean"][2], rtol=1e-3
+    )
+    assert not np.array_equal(
+        all_three.curves["return_mean"][0], all_three.curves["return_mean"][1]
+    )
     assert all_three.curves["return_mean"].shape == (3, 12)
     assert all_three.clock.shape == (12,)
     assert (np.diff(all_three.clock) >= 0).all()
@@ -59,11 +63,18 @@ def test_the_same_seed_repeats_and_seeds_do_not_touch_each_other():
 
 def test_the_second_call_compiles_nothing_even_with_other_numbers():
     compiled = []
-    listen = lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
+    listen = lambda event, seconds, **_: (
+        compiled.append(event) if "backend_compile" in event else None
+    )
     train(SHORT, RNPG(window=2), seeds=2, iterations=3)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        train(SHORT, RNPG(window=2, learning_rate=0.3, damping=0.1, discount=0.5, decay=0.1), seeds=2, iterations=7)
+        train(
+            SHORT,
+            RNPG(window=2, learning_rate=0.3, damping=0.1, discount=0.5, decay=0.1),
+            seeds=2,
+            iterations=7,
+        )
         assert not compiled
         train(SHORT, RNPG(window=9), seeds=2, iterations=3)
         assert compiled
@@ -91,7 +102,9 @@ def test_limits():
     assert both.shape == (2, 3)
 
 
-@pytest.mark.parametrize("collector", [Episodes(2), Steps(2, 15), Draws(6)], ids=["episodes", "steps", "draws"])
+@pytest.mark.parametrize(
+    "collector", [Episodes(2), Steps(2, 15), Draws(6)], ids=["episodes", "steps", "draws"]
+)
 def test_every_way_of_collecting_trains(collector):
     draws = isinstance(collector, Draws)
     advantages = Advantages("gae", "critic") if draws else Advantages()
@@ -102,7 +115,9 @@ def test_every_way_of_collecting_trains(collector):
     if isinstance(collector, Steps):
         # The independent batch for the Fisher matrix is paid for.
         np.testing.assert_array_equal(result.curves["environment_steps"], [[60, 120, 180, 240]] * 2)
-    assert np.isfinite(np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.policies)])).all()
+    assert np.isfinite(
+        np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.policies)])
+    ).all()
 
 
 class Probe(AbstractEnv):
@@ -123,21 +138,50 @@ class Probe(AbstractEnv):
         sign, answer, time = state
         answered = jnp.where(time == 0, jnp.where((action == 1) == (sign > 0), 1.0, -1.0), answer)
         after = jnp.array([sign, answered, time + 1])
-        return Step(after, self.observe(after), jnp.where((time == 1) & (answer > 0), 1.0, 0.0), time == 1, jnp.array(False))
+        return Step(
+            after,
+            self.observe(after),
+            jnp.where((time == 1) & (answer > 0), 1.0, 0.0),
+            time == 1,
+            jnp.array(False),
+        )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_solves_a_probe(name):
     algorithm = ALGORITHMS[name]()
-    rate = {"learning_rate": dict(vpg=1.0, rpg=1.0, vnpg=0.3, rnpg=0.3).get(name, 0.02)} if hasattr(algorithm, "learning_rate") else {}
-    small = dataclasses.replace(algorithm, window=min(algorithm.window, 4), critic=Critic(widths=(8,), learning_rate=0.01), **rate)
-    result = train(Probe(), small, collector=Episodes(16), policy=Architecture(widths=(8,)), seeds=2, iterations=60)
+    rate = (
+        {"learning_rate": dict(vpg=1.0, rpg=1.0, vnpg=0.3, rnpg=0.3).get(name, 0.02)}
+        if hasattr(algorithm, "learning_rate")
+        else {}
+    )
+    small = dataclasses.replace(
+        algorithm,
+        window=min(algorithm.window, 4),
+        critic=Critic(widths=(8,), learning_rate=0.01),
+        **rate,
+    )
+    result = train(
+        Probe(),
+        small,
+        collector=Episodes(16),
+        policy=Architecture(widths=(8,)),
+        seeds=2,
+        iterations=60,
+    )
     assert result.curves["return_mean"][:, :2].mean() < 0.8
     assert result.curves["return_mean"][:, -5:].mean() > 0.95
 
 
 def test_presets_are_complete_and_fit():
-    assert set(PRESETS) == {"CartPole-v1", "Acrobot-v1", "Pendulum-v1", "InvertedPendulum-v5", "Hopper-v5", "HalfCheetah-v5"}
+    assert set(PRESETS) == {
+        "CartPole-v1",
+        "Acrobot-v1",
+        "Pendulum-v1",
+        "InvertedPendulum-v5",
+        "Hopper-v5",
+        "HalfCheetah-v5",
+    }
     for env, presets in PRESETS.items():
         assert set(presets) == set(ALGORITHMS)
         for name, chosen in presets.items():
@@ -162,14 +206,24 @@ class Hostile(AbstractEnv):
         return jnp.ones(1)
 
     def step(self, key, state, action):
-        return Step(state + 1, jnp.ones(1), jnp.asarray(self.poison, jnp.float32), jnp.array(False), state + 1 >= self.max_steps)
+        return Step(
+            state + 1,
+            jnp.ones(1),
+            jnp.asarray(self.poison, jnp.float32),
+            jnp.array(False),
+            state + 1 >= self.max_steps,
+        )
 
 
 def test_training_on_bad_numbers_stops_with_one_sentence_and_keeps_the_policy():
-    with pytest.warns(UserWarning, match="20 of 20 updates were refused.*not finite.*Training stopped"):
+    with pytest.warns(
+        UserWarning, match="20 of 20 updates were refused.*not finite.*Training stopped"
+    ):
         result = train(Hostile(float("nan")), RNPG(window=2), seeds=2, iterations=50)
     assert result.curves["return_mean"].shape == (2, 10)
-    assert np.isfinite(np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.policies)])).all()
+    assert np.isfinite(
+        np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.policies)])
+    ).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(Hostile(1.0), RNPG(window=2), seeds=2, iterations=3)
@@ -199,7 +253,12 @@ def test_lqc_finds_its_optimum():
 def test_a_chain_is_solved_with_probabilities_as_parameters():
     env = chain(4)
     algorithm = RNPG(
-        window=5, learning_rate=0.3, discount=0.9, damping=0.1, project=Simplex(0.02), advantages=Advantages(baseline="linear")
+        window=5,
+        learning_rate=0.3,
+        discount=0.9,
+        damping=0.1,
+        project=Simplex(0.02),
+        advantages=Advantages(baseline="linear"),
     )
     start = tabular_direct_policy(4, 2)
     result = train(env, algorithm, policy=start, collector=Episodes(8), seeds=2, iterations=100)
@@ -212,14 +271,24 @@ def test_a_chain_is_solved_with_probabilities_as_parameters():
 
 def test_starting_policies():
     start = ShiftPolicy(jnp.array(1.0))
-    assert (train(LQC(), VPG(discount=0.5, learning_rate=1e-9), policy=start, seeds=2, iterations=1).policies.shift == 1).all()
+    assert (
+        train(
+            LQC(), VPG(discount=0.5, learning_rate=1e-9), policy=start, seeds=2, iterations=1
+        ).policies.shift
+        == 1
+    ).all()
     random = lambda key: ShiftPolicy(jax.random.normal(key))
     made = train(LQC(), VPG(discount=0.5, learning_rate=1e-9), policy=random, seeds=2, iterations=1)
     assert len(np.unique(made.policies.shift)) == 2
 
 
 def test_conjugate_gradients_keep_their_word_in_training():
-    result = train(CartPole(max_steps=100), RNPG(window=5, solver=Solver("cg", tolerance=0.01)), seeds=2, iterations=30)
+    result = train(
+        CartPole(max_steps=100),
+        RNPG(window=5, solver=Solver("cg", tolerance=0.01)),
+        seeds=2,
+        iterations=30,
+    )
     assert (result.curves["solver_residual"] <= 0.0101).all()
     assert (result.curves["solver_steps"] > 0).all()
 

@@ -22,17 +22,26 @@ recall = eqx.filter_jit(_recall)
 
 @eqx.filter_jit
 def remembered(policies, batches, rule, oracle=None):
-    batches = [remember_occupancy(batch, policy, rule, oracle) for batch, policy in zip(batches, policies, strict=True)]
+    batches = [
+        remember_occupancy(batch, policy, rule, oracle)
+        for batch, policy in zip(batches, policies, strict=True)
+    ]
     history = History.empty(batches[0], len(batches))
     for batch in batches:
         history, _ = history.push(batch)
     return history
 
 
-@pytest.mark.parametrize("rule", [Weights(), Weights(truncate=2.0), Weights(self_normalise=True)], ids=["plain", "truncated", "normalised"])
+@pytest.mark.parametrize(
+    "rule",
+    [Weights(), Weights(truncate=2.0), Weights(self_normalise=True)],
+    ids=["plain", "truncated", "normalised"],
+)
 def test_an_unchanged_policy_has_weights_of_one(rule):
     policy = random_policy(KEY)
-    history = remembered([policy] * 2, [batch_of(jax.random.fold_in(KEY, i), policy) for i in range(2)], rule)
+    history = remembered(
+        [policy] * 2, [batch_of(jax.random.fold_in(KEY, i), policy) for i in range(2)], rule
+    )
     recalled = recall(history, policy, rule)
     mask = history.batches.mask.ravel()
     np.testing.assert_allclose(recalled.weights, mask, atol=1e-5)
@@ -75,17 +84,28 @@ def test_occupancy_ratio_of_lqc_has_mean_one_and_the_policy_ratio_less_variance(
     weights = {}
     for ratio in ("occupancy", "policy"):
         rule = Weights(ratio=ratio)
-        weights[ratio] = recall(remembered([old], [batch], rule, env), new, rule, oracle=env).weights
+        weights[ratio] = recall(
+            remembered([old], [batch], rule, env), new, rule, oracle=env
+        ).weights
         assert abs(weights[ratio].mean() - 1) < 4 * weights[ratio].std() / 50_000**0.5
     assert weights["occupancy"].var() > weights["policy"].var()
 
 
 def test_truncation_and_self_normalisation():
-    log_ratio, mask = jnp.array([jnp.log(4.0), 0.0, -1.0, jnp.nan]), jnp.array([True, True, True, False])
-    np.testing.assert_allclose(Weights(truncate=3.0)(log_ratio, mask), [3, 1, np.exp(-1), 0], rtol=1e-6)
+    log_ratio, mask = (
+        jnp.array([jnp.log(4.0), 0.0, -1.0, jnp.nan]),
+        jnp.array([True, True, True, False]),
+    )
+    np.testing.assert_allclose(
+        Weights(truncate=3.0)(log_ratio, mask), [3, 1, np.exp(-1), 0], rtol=1e-6
+    )
     weights = Weights()(log_ratio, mask)
     np.testing.assert_allclose(Weights().normaliser(weights, mask.astype(float)), 3)
-    np.testing.assert_allclose(Weights(self_normalise=True).normaliser(weights, mask.astype(float)), 5 + np.exp(-1), rtol=1e-6)
+    np.testing.assert_allclose(
+        Weights(self_normalise=True).normaliser(weights, mask.astype(float)),
+        5 + np.exp(-1),
+        rtol=1e-6,
+    )
 
 
 def test_extreme_ratios_stay_finite_under_truncation_and_padding():
@@ -104,7 +124,9 @@ def test_discounted_states():
     expected = jnp.where(batch.mask, 0.9 ** jnp.arange(ENV.max_steps), 0).ravel()
     np.testing.assert_allclose(recalled.importance, expected, rtol=1e-5)
     # Every episode ended, and the time after that counts: Σ γ^t over all times, for each of three.
-    np.testing.assert_allclose(recalled.coefficients(1), expected / (3 / (1 - 0.9)), rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(
+        recalled.coefficients(1), expected / (3 / (1 - 0.9)), rtol=1e-4, atol=1e-7
+    )
     np.testing.assert_allclose(recalled.coverage(1), expected.sum() / 30, rtol=1e-4)
 
 

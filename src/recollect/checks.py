@@ -39,7 +39,9 @@ def check_count(field: str, value, remedy: str = "give a whole number of at leas
         raise ValueError(f"{field}={shown} is not a whole number of at least 1; {remedy}.")
 
 
-def check_name(field: str, value, names: Iterable[str], others: Iterable[str] = (), source: str = "") -> None:
+def check_name(
+    field: str, value, names: Iterable[str], others: Iterable[str] = (), source: str = ""
+) -> None:
     """Raise unless `value` is one of `names` or of `others`, which are too many to list and come from a `source`."""
     names = list(names)
     known = {name.lower(): name for name in (*names, *others)}

@@ -52,4 +52,6 @@ def sweep(
 
     zero = jnp.zeros((), count.dtype)
     loop = (zero, zero, jnp.arange(len(mask)), carry, count > 0)
-    return lax.while_loop(lambda loop: (loop[0] < epochs) & loop[4], whole if size == len(mask) else minibatch, loop)[3]
+    return lax.while_loop(
+        lambda loop: (loop[0] < epochs) & loop[4], whole if size == len(mask) else minibatch, loop
+    )[3]

@@ -71,7 +71,11 @@ def _keys_last(function):
 
     @flat.def_vmap
     def _(size, batched, keys, counters):
-        last = lambda x, is_batched: jnp.moveaxis(x, 0, -1) if is_batched else jnp.broadcast_to(x[..., None], (*x.shape, size))
+        last = lambda x, is_batched: (
+            jnp.moveaxis(x, 0, -1)
+            if is_batched
+            else jnp.broadcast_to(x[..., None], (*x.shape, size))
+        )
         keys, counters = last(keys, batched[0]), last(counters, batched[1])
         out = flat(keys.reshape(2, -1), counters.reshape(len(counters), -1))
         return jnp.moveaxis(out.reshape(*out.shape[:-1], -1, size), -1, 0), True
@@ -79,7 +83,9 @@ def _keys_last(function):
     return lambda key, counters: flat(key[:, None], counters[:, None])[..., 0]
 
 
-def _rounds(keys: UInt32[Array, "2 *key"], counters: UInt32[Array, "..."], count: int) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
+def _rounds(
+    keys: UInt32[Array, "2 *key"], counters: UInt32[Array, "..."], count: int
+) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
     """Both words of Threefry-2x32 of the blocks (0, counter)."""
     schedule = (keys[0], keys[1], keys[0] ^ keys[1] ^ np.uint32(0x1BD11BDA))
     a, b = jnp.broadcast_to(schedule[0], counters.shape), counters + schedule[1]
@@ -93,30 +99,46 @@ def _rounds(keys: UInt32[Array, "2 *key"], counters: UInt32[Array, "..."], count
     return a, b
 
 
-def _threefry(keys: UInt32[Array, "2 key"], counters: UInt32[Array, "block key"]) -> UInt32[Array, "block key"]:
+def _threefry(
+    keys: UInt32[Array, "2 key"], counters: UInt32[Array, "block key"]
+) -> UInt32[Array, "block key"]:
     """The fewest rounds, both words of the result joined to one."""
     a, b = _rounds(keys, counters, 13)
     return a ^ b
 
 
-def _gaussian(keys: UInt32[Array, "2 key"], counters: UInt32[Array, "block key"]) -> Float[Array, "block key"]:
+def _gaussian(
+    keys: UInt32[Array, "2 key"], counters: UInt32[Array, "block key"]
+) -> Float[Array, "block key"]:
     """√2 erf⁻¹ of a number that is uniform in (−1, 1)."""
-    odd = (_threefry(keys, counters) >> np.uint32(8)).astype(jnp.float32) * np.float32(2**-23) + np.float32(2**-24 - 1)
+    odd = (_threefry(keys, counters) >> np.uint32(8)).astype(jnp.float32) * np.float32(
+        2**-23
+    ) + np.float32(2**-24 - 1)
     w = -jnp.log((1 - odd) * (1 + odd))
-    polynomial = lambda coefficients, at: jnp.polyval(jnp.array(coefficients[::-1], jnp.float32), at, unroll=len(coefficients))
-    return np.float32(2**0.5) * odd * jnp.where(w < 5, polynomial(_CENTRE, w - 2.5), polynomial(_TAIL, jnp.sqrt(w) - 3))
+    polynomial = lambda coefficients, at: jnp.polyval(
+        jnp.array(coefficients[::-1], jnp.float32), at, unroll=len(coefficients)
+    )
+    return (
+        np.float32(2**0.5)
+        * odd
+        * jnp.where(w < 5, polynomial(_CENTRE, w - 2.5), polynomial(_TAIL, jnp.sqrt(w) - 3))
+    )
 
 
 def _once(function):
     """A branch, which XLA does not fuse with what comes after it: otherwise every use of a number would compute it again."""
-    return lambda keys, counters: lax.cond(keys[0, 0] < keys[1, 0], function, lambda k, c: function(k[::-1], c), keys, counters)
+    return lambda keys, counters: lax.cond(
+        keys[0, 0] < keys[1, 0], function, lambda k, c: function(k[::-1], c), keys, counters
+    )
 
 
 _numbers, _normals = _keys_last(_once(_threefry)), _keys_last(_once(_gaussian))
 
 
 @_keys_last
-def _children(keys: UInt32[Array, "2 key"], counters: UInt32[Array, "block key"]) -> UInt32[Array, "2 block key"]:
+def _children(
+    keys: UInt32[Array, "2 key"], counters: UInt32[Array, "block key"]
+) -> UInt32[Array, "2 block key"]:
     """New keys by a light mixing: they only have to differ, as Threefry does the rest."""
     first = _mix(keys[0] + counters * np.uint32(0x9E3779B9))
     return jnp.stack([first, _mix(keys[1] ^ _mix(counters + np.uint32(0x85EBCA6B)))])
@@ -152,7 +174,13 @@ def _seed(seed) -> UInt32[Array, "2"]:
 
 
 _FUSING = define_prng_impl(
-    key_shape=(2,), seed=_seed, split=_split, random_bits=_bits, fold_in=_fold_in, name="fusing_threefry", tag="fuse"
+    key_shape=(2,),
+    seed=_seed,
+    split=_split,
+    random_bits=_bits,
+    fold_in=_fold_in,
+    name="fusing_threefry",
+    tag="fuse",
 )
 
 
@@ -172,5 +200,11 @@ def _jax_fold_in(key: UInt32[Array, "2"], data) -> UInt32[Array, "2"]:
 
 
 _UNROLLED = define_prng_impl(
-    key_shape=(2,), seed=_seed, split=_jax_split, random_bits=_jax_bits, fold_in=_jax_fold_in, name="unrolled_threefry", tag="unroll"
+    key_shape=(2,),
+    seed=_seed,
+    split=_jax_split,
+    random_bits=_jax_bits,
+    fold_in=_jax_fold_in,
+    name="unrolled_threefry",
+    tag="unroll",
 )

@@ -122,7 +122,9 @@ def jit(function: Callable) -> Callable:
     A level that the user has set in XLA_FLAGS is the user's.
     """
     level = "xla_backend_optimization_level"
-    options: Any = {} if level in os.environ.get("XLA_FLAGS", "") else dict(compiler_options={level: 1})
+    options: Any = (
+        {} if level in os.environ.get("XLA_FLAGS", "") else dict(compiler_options={level: 1})
+    )
     return eqx.filter_jit(function, **options)
 
 

@@ -23,7 +23,9 @@ def write_settings(path: Path, settings: Mapping) -> None:
 
 def _plain(value):
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {
+            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
         return {"kind": type(value).__name__, **fields}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
@@ -35,4 +37,8 @@ def _plain(value):
         return value if math.isfinite(value) else ("infinity" if value > 0 else None)
     if value is None or isinstance(value, bool | int | str):
         return value
-    return _plain(np.asarray(value).tolist()) if isinstance(value, np.ndarray | jax.Array) else repr(value)
+    return (
+        _plain(np.asarray(value).tolist())
+        if isinstance(value, np.ndarray | jax.Array)
+        else repr(value)
+    )

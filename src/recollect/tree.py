@@ -27,7 +27,9 @@ def flatten(module: Module) -> tuple[Float[Array, " d"], Callable[[Float[Array, 
 def split_parameters(module: Module) -> tuple[Module, Module]:
     """The arrays that θ consists of, and everything else, each with None in place of the other."""
     frozen = lambda node: isinstance(node, Frozen)
-    learned = jax.tree.map(lambda node: not frozen(node) and eqx.is_inexact_array(node), module, is_leaf=frozen)
+    learned = jax.tree.map(
+        lambda node: not frozen(node) and eqx.is_inexact_array(node), module, is_leaf=frozen
+    )
     return eqx.partition(module, learned)
 
 

@@ -24,7 +24,10 @@ Result = TypeVar("Result")
 
 
 def on_every_core(
-    function: Callable[[Task], Result], tasks: Sequence[Task], watch: Callable[[], None] = lambda: None, at_once: int | None = None
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    watch: Callable[[], None] = lambda: None,
+    at_once: int | None = None,
 ) -> list[Result]:
     """What `function` gives for each task, begun in order, as many at once as there are cores. `watch` is called every second."""
     most = min(cores(), len(tasks), at_once or len(tasks))
@@ -85,7 +88,9 @@ def _ask(worker: subprocess.Popen, function: Callable, task):
         worker.stdin.flush()
         answer = pickle.load(worker.stdout)
     except (EOFError, OSError) as error:
-        raise ChildProcessError(f"A process of ours ended with status {worker.wait()}; the machine may be short of memory.") from error
+        raise ChildProcessError(
+            f"A process of ours ended with status {worker.wait()}; the machine may be short of memory."
+        ) from error
     if isinstance(answer, Exception):
         raise answer
     return answer

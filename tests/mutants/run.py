@@ -21,6 +21,7 @@ import collections
 import dataclasses
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,7 @@ class Place:
     path: Path
     start: int
     """Of the fragment in the file's text."""
+    end: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,23 +99,37 @@ def place(mutant: Mutant) -> Place | str:
     known = definitions().get(mutant.function, [])
     if not known:
         return f"nothing is called {mutant.function}"
-    having = [one for one in known if mutant.fragment in one[2]]
+    pattern = loosely(mutant.fragment)
+    having = [one for one in known if pattern.search(one[2])]
     if len(having) != 1:
         return f"{len(having)} of {len(known)} definitions have the fragment {mutant.fragment!r}"
     ((path, start, source),) = having
-    times = source.count(mutant.fragment)
-    if times != 1:
-        return f"the fragment {mutant.fragment!r} is there {times} times"
-    return Place(path, start + source.index(mutant.fragment))
+    found = list(pattern.finditer(source))
+    if len(found) != 1:
+        return f"the fragment {mutant.fragment!r} is there {len(found)} times"
+    return Place(path, start + found[0].start(), start + found[0].end())
+
+
+def loosely(fragment: str) -> re.Pattern[str]:
+    """The fragment however its lines are broken: white space and commas before brackets are free."""
+    pattern = ""
+    previous = ""
+    for token in re.findall(r"\w+|[^\w\s]", fragment):
+        if previous:
+            pattern += r"\s+" if previous[-1].isalnum() and token[0].isalnum() else r"\s*"
+        if token in ")]}" and previous != ",":
+            pattern += r"(?:,\s*)?"
+        pattern += re.escape(token)
+        previous = token
+    start = r"(?<!\w)" if fragment[:1].isalnum() else ""
+    return re.compile(start + pattern)
 
 
 def apply(mutant: Mutant, where: Place, sources: Path) -> None:
     """Write the mutation into a copy of the sources."""
     path = sources / "recollect" / where.path.relative_to(SOURCES)
     text = path.read_text(encoding="utf-8")
-    assert text[where.start :].startswith(mutant.fragment)
-    after = text[where.start + len(mutant.fragment) :]
-    mutated = text[: where.start] + mutant.replacement + after
+    mutated = text[: where.start] + mutant.replacement + text[where.end :]
     ast.parse(mutated)
     path.write_text(mutated, encoding="utf-8")
 

@@ -6,7 +6,16 @@ from recollect.algorithms.pg import PG, RPG, VPG
 from recollect.algorithms.ppo import PPO, RPPO
 from recollect.algorithms.trpo import RTRPO, TRPO
 
-ALGORITHMS = {"vpg": VPG, "rpg": RPG, "vnpg": VNPG, "rnpg": RNPG, "trpo": TRPO, "rtrpo": RTRPO, "ppo": PPO, "rppo": RPPO}
+ALGORITHMS = {
+    "vpg": VPG,
+    "rpg": RPG,
+    "vnpg": VNPG,
+    "rnpg": RNPG,
+    "trpo": TRPO,
+    "rtrpo": RTRPO,
+    "ppo": PPO,
+    "rppo": RPPO,
+}
 """Named constructors, as the command line knows them."""
 
 __all__ = [

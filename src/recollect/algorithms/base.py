@@ -35,11 +35,15 @@ def parse_optimizer(text: str) -> optax.GradientTransformation:
     except ValueError:
         number = -1.0
     if not 0 < number < float("inf") or (name == "sgd" and epsilon):
-        raise ValueError(f"optimizer={text!r} is not understood; give sgd, adam or adam:EPSILON, for example adam:0.01.")
+        raise ValueError(
+            f"optimizer={text!r} is not understood; give sgd, adam or adam:EPSILON, for example adam:0.01."
+        )
     return optax.sgd(1.0) if name == "sgd" else optax.adam(1.0, eps=number)
 
 
-def _flag(metavar: str, parse: Callable[[str], Any], show: Callable[[Any], str] = str) -> PrimitiveConstructorSpec:
+def _flag(
+    metavar: str, parse: Callable[[str], Any], show: Callable[[Any], str] = str
+) -> PrimitiveConstructorSpec:
     """How a field that takes more in Python than on the command line is read there."""
     return PrimitiveConstructorSpec(
         nargs=1,
@@ -66,7 +70,9 @@ REFUSALS = (
     "the gradient is zero, the batches hold no signal",
 )
 """What `Info.refused` means."""
-BATCH, GRADIENT, DIRECTION, PARAMETERS, SEARCH, UNSOLVED, MINIBATCH, SIGNAL = range(1, len(REFUSALS))
+BATCH, GRADIENT, DIRECTION, PARAMETERS, SEARCH, UNSOLVED, MINIBATCH, SIGNAL = range(
+    1, len(REFUSALS)
+)
 
 
 class State(eqx.Module):
@@ -167,7 +173,9 @@ class AbstractAscent(AbstractAlgorithm):
         return rate * (iteration + 1.0) ** -self.decay
 
     def transformation(self) -> optax.GradientTransformation:
-        return parse_optimizer(self.optimizer) if isinstance(self.optimizer, str) else self.optimizer
+        return (
+            parse_optimizer(self.optimizer) if isinstance(self.optimizer, str) else self.optimizer
+        )
 
     def scaled(self, gradient: Float[Array, "*d"]) -> Float[Array, "*d"]:
         return gradient / (1 - self.discount) if self.objective_scale else gradient
@@ -176,31 +184,69 @@ class AbstractAscent(AbstractAlgorithm):
         """Proj(θ + α_n x), and the optimizer after it."""
         θ, unflatten = flatten(state.policy)
         updates, optimizer = self.transformation().update(-direction, state.optimizer, θ)
-        return self.project(unflatten(θ + self.rate(state.iteration).astype(θ.dtype) * jnp.asarray(updates))), optimizer
+        return self.project(
+            unflatten(θ + self.rate(state.iteration).astype(θ.dtype) * jnp.asarray(updates))
+        ), optimizer
 
 
 def check_settings(algorithm: AbstractAlgorithm) -> None:
     """Raise on settings that no update could work with."""
-    check_count("window", algorithm.window, "give the number of iterations to reuse; 1 is the vanilla algorithm")
-    check_number("discount", algorithm.discount, low=0, high=1, open_high=True, remedy="give a discount in [0, 1)")
+    check_count(
+        "window",
+        algorithm.window,
+        "give the number of iterations to reuse; 1 is the vanilla algorithm",
+    )
+    check_number(
+        "discount",
+        algorithm.discount,
+        low=0,
+        high=1,
+        open_high=True,
+        remedy="give a discount in [0, 1)",
+    )
     if isinstance(algorithm, AbstractAscent):
-        check_number("learning_rate", algorithm.learning_rate, low=0, open_low=True, remedy="give a step size above 0")
-        check_number("decay", algorithm.decay, low=0, remedy="give the exponent of n^-decay, 0 for a constant step size")
+        check_number(
+            "learning_rate",
+            algorithm.learning_rate,
+            low=0,
+            open_low=True,
+            remedy="give a step size above 0",
+        )
+        check_number(
+            "decay",
+            algorithm.decay,
+            low=0,
+            remedy="give the exponent of n^-decay, 0 for a constant step size",
+        )
         if isinstance(algorithm.optimizer, str):
             parse_optimizer(algorithm.optimizer)
 
 
 def initial_state(
-    algorithm: AbstractAlgorithm, policy: AbstractPolicy, batch: Batch, key: PRNGKeyArray, window: int, fisher_window: int | None = None
+    algorithm: AbstractAlgorithm,
+    policy: AbstractPolicy,
+    batch: Batch,
+    key: PRNGKeyArray,
+    window: int,
+    fisher_window: int | None = None,
 ) -> State:
     """A state with an empty history of `window` batches (and of `fisher_window` independent ones)."""
     θ, _ = flatten(policy)
     if algorithm.weights.ratio == "occupancy":
-        batch = eqx.tree_at(lambda b: b.log_occupancy, batch, jnp.zeros_like(batch.rewards), is_leaf=lambda x: x is None)
+        batch = eqx.tree_at(
+            lambda b: b.log_occupancy,
+            batch,
+            jnp.zeros_like(batch.rewards),
+            is_leaf=lambda x: x is None,
+        )
     return State(
         policy=policy,
-        optimizer=algorithm.transformation().init(θ) if isinstance(algorithm, AbstractAscent) else None,
-        critic=algorithm.critic.init(key, batch.observations.shape[-1]) if algorithm.advantages.baseline == "critic" else None,
+        optimizer=algorithm.transformation().init(θ)
+        if isinstance(algorithm, AbstractAscent)
+        else None,
+        critic=algorithm.critic.init(key, batch.observations.shape[-1])
+        if algorithm.advantages.baseline == "critic"
+        else None,
         history=History.empty(batch, window),
         fisher_history=None if fisher_window is None else History.empty(batch, fisher_window),
         direction=jnp.zeros_like(θ),
@@ -221,7 +267,9 @@ class Start(eqx.Module):
     recalled: Recall
 
 
-def begin(algorithm: AbstractAlgorithm, state: State, batch: Batch, oracle: AbstractOracle | None) -> Start:
+def begin(
+    algorithm: AbstractAlgorithm, state: State, batch: Batch, oracle: AbstractOracle | None
+) -> Start:
     """Store the newest batch, take its observations into the statistics, then weigh all that is stored by the current policy."""
     history, usable = push(algorithm, state.history, state.policy, batch, oracle)
     newest = jax.tree.map(lambda x: x[0], history.batches)
@@ -236,38 +284,61 @@ def begin(algorithm: AbstractAlgorithm, state: State, batch: Batch, oracle: Abst
 
 
 def push(
-    algorithm: AbstractAlgorithm, history: History, policy: AbstractPolicy, batch: Batch, oracle: AbstractOracle | None
+    algorithm: AbstractAlgorithm,
+    history: History,
+    policy: AbstractPolicy,
+    batch: Batch,
+    oracle: AbstractOracle | None,
 ) -> tuple[History, Bool[Array, ""]]:
     """Store a batch that `policy` has collected; whether that was possible."""
     return history.push(remember_occupancy(batch, policy, algorithm.weights, oracle))
 
 
-def weigh(algorithm: AbstractAlgorithm, history: History, policy: AbstractPolicy, oracle: AbstractOracle | None) -> Recall:
+def weigh(
+    algorithm: AbstractAlgorithm,
+    history: History,
+    policy: AbstractPolicy,
+    oracle: AbstractOracle | None,
+) -> Recall:
     """All that is stored, weighed by the current policy."""
     discount = algorithm.discount if algorithm.discount_states else None
     return recall(history, policy, algorithm.weights, discount, oracle)
 
 
 def judge(
-    algorithm: AbstractAlgorithm, state: State, recalled: Recall, oracle: AbstractOracle | None, key: PRNGKeyArray
+    algorithm: AbstractAlgorithm,
+    state: State,
+    recalled: Recall,
+    oracle: AbstractOracle | None,
+    key: PRNGKeyArray,
 ) -> tuple[Float[Array, " row"], Estimates, Values | None]:
     """Advantages of the newest `window` batches as rows and as estimates, and the critic refitted to them afterwards."""
     newest = jax.tree.map(lambda x: x[: algorithm.window], state.history.batches)
     log_ratio = recalled.packing.unpack(recalled.log_ratio)[: algorithm.window]
-    estimates = algorithm.advantages(newest, state.policy, algorithm.discount, log_ratio, state.critic, oracle)
+    estimates = algorithm.advantages(
+        newest, state.policy, algorithm.discount, log_ratio, state.critic, oracle
+    )
     bound, _ = recalled.packing.prefix(algorithm.window)
     older = len(recalled.packing.counts) - algorithm.window
-    rows = recalled.packing.rows(jnp.pad(estimates.advantages, ((0, older), (0, 0), (0, 0))))[:bound]
+    rows = recalled.packing.rows(jnp.pad(estimates.advantages, ((0, older), (0, 0), (0, 0))))[
+        :bound
+    ]
     critic = state.critic
     if critic is not None:
-        critic = algorithm.critic.refit(critic, newest.observations, estimates.targets, newest.mask, key)
+        critic = algorithm.critic.refit(
+            critic, newest.observations, estimates.targets, newest.mask, key
+        )
     return rows, estimates, critic
 
 
-def reweighed_gradient(algorithm: AbstractAlgorithm, recalled: Recall, advantages: Float[Array, " row"]) -> Float[Array, " d"]:
+def reweighed_gradient(
+    algorithm: AbstractAlgorithm, recalled: Recall, advantages: Float[Array, " row"]
+) -> Float[Array, " d"]:
     """Equation (3) over the newest `window` batches."""
     bound, count = recalled.packing.prefix(algorithm.window)
-    return policy_gradient(recalled.scores.rows(0, bound), recalled.coefficients(algorithm.window), advantages, count)
+    return policy_gradient(
+        recalled.scores.rows(0, bound), recalled.coefficients(algorithm.window), advantages, count
+    )
 
 
 def accept(old, new, failures: Sequence[tuple[int, Bool[Array, ""]]]):
@@ -313,9 +384,17 @@ def describe(
     """What there is to say of an update; the newest batch of the history is the one it was made with."""
     newest = jax.tree.map(lambda x: x[0], start.state.history.batches)
     ess, ess_by_age = start.recalled.effective_sample_size()
-    kls = jax.vmap(jax.vmap(lambda observation: start.reference.kl(new, observation)))(newest.observations)
+    kls = jax.vmap(jax.vmap(lambda observation: start.reference.kl(new, observation)))(
+        newest.observations
+    )
     zero, nothing = jnp.zeros(()), jnp.zeros((), jnp.int32)
-    unsaid = dict(solver_residual=zero, solver_steps=nothing, damping=zero, backtracks=nothing, gradient_steps=nothing)
+    unsaid = dict(
+        solver_residual=zero,
+        solver_steps=nothing,
+        damping=zero,
+        backtracks=nothing,
+        gradient_steps=nothing,
+    )
     return Info(
         refused=refused,
         ess=ess,
@@ -341,6 +420,14 @@ def finish(start: Start, refused: Int[Array, ""], **changed: Any) -> State:
     return dataclasses.replace(state, history=history, fisher_history=fisher_history)
 
 
-def _explained(targets: Float[Array, "episode time"], values: Float[Array, "episode time"], mask: Bool[Array, "episode time"]):
+def _explained(
+    targets: Float[Array, "episode time"],
+    values: Float[Array, "episode time"],
+    mask: Bool[Array, "episode time"],
+):
     spread = lambda x: jnp.var(x, where=mask)
-    return jnp.where(mask.any(), 1 - spread(targets - values) / jnp.maximum(spread(targets), jnp.finfo(targets.dtype).tiny), 0.0)
+    return jnp.where(
+        mask.any(),
+        1 - spread(targets - values) / jnp.maximum(spread(targets), jnp.finfo(targets.dtype).tiny),
+        0.0,
+    )

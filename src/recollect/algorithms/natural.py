@@ -5,7 +5,14 @@ from typing import Literal, get_args
 
 import equinox as eqx
 
-from recollect.algorithms.base import AbstractAlgorithm, Start, check_settings, initial_state, push, weigh
+from recollect.algorithms.base import (
+    AbstractAlgorithm,
+    Start,
+    check_settings,
+    initial_state,
+    push,
+    weigh,
+)
 from recollect.batch import Batch
 from recollect.checks import check_count, check_name, check_number
 from recollect.envs.base import AbstractOracle
@@ -46,7 +53,11 @@ def check_natural(algorithm: AbstractNatural) -> None:
     """Raise on settings that no natural direction could come from."""
     check_settings(algorithm)
     if algorithm.fisher_window is not None:
-        check_count("fisher_window", algorithm.fisher_window, "give the number of iterations to reuse, or leave it out to take window")
+        check_count(
+            "fisher_window",
+            algorithm.fisher_window,
+            "give the number of iterations to reuse, or leave it out to take window",
+        )
     remedy = "give a number above 0, for example 1e-3; the Fisher matrix alone may be singular"
     check_number("damping", algorithm.damping, low=0, open_low=True, remedy=remedy)
     check_name("fisher", algorithm.fisher, get_args(FisherKind))
@@ -64,7 +75,9 @@ def reweighed_fisher(
     if not algorithm.independent_fisher:
         return _fisher(algorithm, start.recalled, policy), start
     if fisher_batch is None or start.state.fisher_history is None:
-        raise ValueError("independent_fisher=True needs a second batch; pass fisher_batch to update.")
+        raise ValueError(
+            "independent_fisher=True needs a second batch; pass fisher_batch to update."
+        )
     history, usable = push(algorithm, start.state.fisher_history, acted, fisher_batch, oracle)
     recalled = weigh(algorithm, history, policy, oracle)
     state = dataclasses.replace(start.state, fisher_history=history)

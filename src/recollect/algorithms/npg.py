@@ -29,12 +29,23 @@ class NPG(AbstractAscent, AbstractNatural):
         fisher, start = reweighed_fisher(self, start, state.policy, fisher_batch, oracle)
         solution = self.solver(fisher, gradient, self.damping, state.direction)
         moved = (*self.ascend(start.state, solution.direction), solution.direction)
-        failures = [*common_failures(start.usable, gradient, solution.direction, moved[0]), (UNSOLVED, ~solution.solved)]
-        (policy, optimizer, direction), refused = accept((state.policy, state.optimizer, state.direction), moved, failures)
+        failures = [
+            *common_failures(start.usable, gradient, solution.direction, moved[0]),
+            (UNSOLVED, ~solution.solved),
+        ]
+        (policy, optimizer, direction), refused = accept(
+            (state.policy, state.optimizer, state.direction), moved, failures
+        )
 
-        solved = dict(solver_residual=solution.residual, solver_steps=solution.steps, damping=jnp.asarray(self.damping))
+        solved = dict(
+            solver_residual=solution.residual,
+            solver_steps=solution.steps,
+            damping=jnp.asarray(self.damping),
+        )
         info = describe(start, policy, gradient, solution.direction, estimates, refused, **solved)
-        return finish(start, refused, policy=policy, optimizer=optimizer, critic=critic, direction=direction), info
+        return finish(
+            start, refused, policy=policy, optimizer=optimizer, critic=critic, direction=direction
+        ), info
 
 
 def VNPG(**settings) -> NPG:

@@ -69,12 +69,35 @@ class PPO(AbstractAscent):
         check_name("clip_centre", self.clip_centre, get_args(ClipCentre))
         check_count("epochs", self.epochs)
         check_count("minibatch", self.minibatch)
-        check_number("clip", self.clip, low=0, open_low=True, infinite=True, remedy="give how far ratios may move, for example 0.2")
-        check_number("entropy", self.entropy, low=0, remedy="give the weight of the entropy bonus, 0 for none")
-        if self.target_kl is not None:
-            check_number("target_kl", self.target_kl, low=0, open_low=True, remedy="give the KL at which to stop, or leave it out")
         check_number(
-            "max_gradient_norm", self.max_gradient_norm, low=0, open_low=True, infinite=True, remedy="give a length above 0, or infinity"
+            "clip",
+            self.clip,
+            low=0,
+            open_low=True,
+            infinite=True,
+            remedy="give how far ratios may move, for example 0.2",
+        )
+        check_number(
+            "entropy",
+            self.entropy,
+            low=0,
+            remedy="give the weight of the entropy bonus, 0 for none",
+        )
+        if self.target_kl is not None:
+            check_number(
+                "target_kl",
+                self.target_kl,
+                low=0,
+                open_low=True,
+                remedy="give the KL at which to stop, or leave it out",
+            )
+        check_number(
+            "max_gradient_norm",
+            self.max_gradient_norm,
+            low=0,
+            open_low=True,
+            infinite=True,
+            remedy="give a length above 0, or infinity",
         )
 
     def init(self, policy, batch, key):
@@ -93,22 +116,38 @@ class PPO(AbstractAscent):
             θ, optimizer, steps, _ = carry
             surrogate = lambda θ: self._surrogate(unflatten(θ), start, advantages, rows, real)
             slope, kl = jax.grad(surrogate, has_aux=True)(θ)
-            slope = slope * jnp.minimum(1, self.max_gradient_norm / jnp.maximum(jnp.linalg.norm(slope), jnp.finfo(θ.dtype).tiny))
+            slope = slope * jnp.minimum(
+                1,
+                self.max_gradient_norm
+                / jnp.maximum(jnp.linalg.norm(slope), jnp.finfo(θ.dtype).tiny),
+            )
             updates, moved = transformation.update(-slope, optimizer, θ)
             sound = all_finite(slope)
             go_on = sound & (True if self.target_kl is None else kl <= self.target_kl)
-            after = (flatten(self.project(unflatten(θ + rate * jnp.asarray(updates))))[0], moved, steps + 1)
+            after = (
+                flatten(self.project(unflatten(θ + rate * jnp.asarray(updates))))[0],
+                moved,
+                steps + 1,
+            )
             kept = jax.tree.map(lambda new, old: jnp.where(go_on, new, old), after, carry[:3])
             return (*kept, sound), go_on
 
         first = (θ, start.state.optimizer, jnp.zeros((), jnp.int32), jnp.array(True))
         real = start.recalled.importance > 0
-        end, optimizer, steps, sound = sweep(key_sweep, real, self.epochs, self.minibatch, step, first)
+        end, optimizer, steps, sound = sweep(
+            key_sweep, real, self.epochs, self.minibatch, step, first
+        )
         moved = (unflatten(end), optimizer)
-        failures = [*common_failures(start.usable, gradient, end - θ, moved[0]), (MINIBATCH, ~sound)]
+        failures = [
+            *common_failures(start.usable, gradient, end - θ, moved[0]),
+            (MINIBATCH, ~sound),
+        ]
         (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures)
 
-        told = dict(gradient_steps=steps, silenced_by_age=self._silenced_by_age(policy, start.recalled, advantages))
+        told = dict(
+            gradient_steps=steps,
+            silenced_by_age=self._silenced_by_age(policy, start.recalled, advantages),
+        )
         info = describe(start, policy, gradient, end - θ, estimates, refused, **told)
         return finish(start, refused, policy=policy, optimizer=optimizer, critic=critic), info
 
@@ -133,16 +172,35 @@ class PPO(AbstractAscent):
         terms = clipped_surrogate(ratio, centre, advantages[rows], self.clip)
         importance = jnp.where(real, recalled.importance[rows], 0)
         observations = recalled.observations[rows]
-        mean = lambda values: jnp.sum(importance * values) / jnp.maximum(importance.sum(), jnp.finfo(values.dtype).tiny)
-        surrogate = jnp.sum(importance * terms) / recalled.rule.normaliser(recalled.weights[rows], importance)
+        mean = lambda values: (
+            jnp.sum(importance * values)
+            / jnp.maximum(importance.sum(), jnp.finfo(values.dtype).tiny)
+        )
+        surrogate = jnp.sum(importance * terms) / recalled.rule.normaliser(
+            recalled.weights[rows], importance
+        )
         surrogate = surrogate * recalled.coverage(self.window)
-        bonus = lax.cond(self.entropy > 0, lambda: self.entropy * mean(jax.vmap(policy.entropy)(observations)), lambda: jnp.zeros(()))
-        kl = jnp.zeros(()) if self.target_kl is None else mean(jax.vmap(lambda s: start.reference.kl(policy, s))(observations))
+        bonus = lax.cond(
+            self.entropy > 0,
+            lambda: self.entropy * mean(jax.vmap(policy.entropy)(observations)),
+            lambda: jnp.zeros(()),
+        )
+        kl = (
+            jnp.zeros(())
+            if self.target_kl is None
+            else mean(jax.vmap(lambda s: start.reference.kl(policy, s))(observations))
+        )
         return self.scaled(surrogate) + bonus, kl
 
-    def _silenced_by_age(self, policy: AbstractPolicy, recalled: Recall, advantages: Float[Array, " row"]) -> Float[Array, " window"]:
-        out = silenced(*self._ratios(policy, recalled, slice(None)), advantages, self.clip) & (recalled.importance > 0)
-        return recalled.packing.unpack(out.astype(advantages.dtype)).sum((1, 2)) / jnp.maximum(recalled.packing.counts, 1)
+    def _silenced_by_age(
+        self, policy: AbstractPolicy, recalled: Recall, advantages: Float[Array, " row"]
+    ) -> Float[Array, " window"]:
+        out = silenced(*self._ratios(policy, recalled, slice(None)), advantages, self.clip) & (
+            recalled.importance > 0
+        )
+        return recalled.packing.unpack(out.astype(advantages.dtype)).sum((1, 2)) / jnp.maximum(
+            recalled.packing.counts, 1
+        )
 
 
 def RPPO(window: int = 5, **settings) -> PPO:

@@ -52,11 +52,37 @@ class TRPO(AbstractNatural):
 
     def __check_init__(self):
         check_natural(self)
-        check_number("target_kl", self.target_kl, low=0, open_low=True, remedy="give the largest KL of a step, for example 0.01")
-        check_number("decay", self.decay, low=0, remedy="give the exponent of n^-decay, 0 for a constant radius")
-        check_number("max_length", self.max_length, low=0, open_low=True, infinite=True, remedy="give a multiple above 0, or leave it out")
+        check_number(
+            "target_kl",
+            self.target_kl,
+            low=0,
+            open_low=True,
+            remedy="give the largest KL of a step, for example 0.01",
+        )
+        check_number(
+            "decay",
+            self.decay,
+            low=0,
+            remedy="give the exponent of n^-decay, 0 for a constant radius",
+        )
+        check_number(
+            "max_length",
+            self.max_length,
+            low=0,
+            open_low=True,
+            infinite=True,
+            remedy="give a multiple above 0, or leave it out",
+        )
         check_count("backtracks", self.backtracks, "give how often the step may be shortened")
-        check_number("shrink", self.shrink, low=0, high=1, open_low=True, open_high=True, remedy="give a number between 0 and 1")
+        check_number(
+            "shrink",
+            self.shrink,
+            low=0,
+            high=1,
+            open_low=True,
+            open_high=True,
+            remedy="give a number between 0 and 1",
+        )
 
     def update(self, state, batch, key, oracle=None, fisher_batch=None):
         start = begin(self, state, batch, oracle)
@@ -88,11 +114,24 @@ class TRPO(AbstractNatural):
         factor = jnp.select([refused == 0, failed], [CAUTION_DOWN, CAUTION_UP], 1.0)
         caution = (state.caution * factor).clip(1.0, CAUTION_MOST)
 
-        told = dict(solver_residual=solution.residual, solver_steps=solution.steps, damping=damping, backtracks=search.backtracks)
+        told = dict(
+            solver_residual=solution.residual,
+            solver_steps=solution.steps,
+            damping=damping,
+            backtracks=search.backtracks,
+        )
         info = describe(start, policy, gradient, solution.direction, estimates, refused, **told)
-        return finish(start, refused, policy=policy, critic=critic, direction=direction, caution=caution), info
+        return finish(
+            start, refused, policy=policy, critic=critic, direction=direction, caution=caution
+        ), info
 
-    def _passes(self, start: Start, advantages: Float[Array, " row"], new: AbstractPolicy, radius: Float[Array, ""]) -> Bool[Array, ""]:
+    def _passes(
+        self,
+        start: Start,
+        advantages: Float[Array, " row"],
+        new: AbstractPolicy,
+        radius: Float[Array, ""],
+    ) -> Bool[Array, ""]:
         """Whether a step improves the surrogate and stays inside the trust region."""
         recalled = start.recalled
         bound, _ = recalled.packing.prefix(self.window)
@@ -100,7 +139,10 @@ class TRPO(AbstractNatural):
         change = jax.vmap(new.log_prob)(observations, actions) - recalled.log_probs[:bound]
         gain = jnp.sum(recalled.coefficients(self.window) * advantages * jnp.expm1(change))
         kls = jax.vmap(lambda observation: start.reference.kl(new, observation))(observations)
-        (newest, _), (all_states, error) = recalled.average(kls, 1), recalled.average(kls, self.window)
+        (newest, _), (all_states, error) = (
+            recalled.average(kls, 1),
+            recalled.average(kls, self.window),
+        )
         return (gain > 0) & (newest <= radius) & (all_states + MARGIN * error <= radius)
 
 

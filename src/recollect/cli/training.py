@@ -92,12 +92,20 @@ def compare(flags: list[str], words: list[str]) -> int:
         chosen, foreign = parse(kind, [comparison.env, *unknown], "recollect compare", strict=False)
         known |= {word for word in unknown if word not in foreign}
         if ALGORITHMS[name]().window == 1:
-            vanilla = {field: 1 for field in ("window", "fisher_window") if hasattr(chosen.algorithm, field)}
-            chosen = dataclasses.replace(chosen, algorithm=dataclasses.replace(chosen.algorithm, **vanilla))
+            vanilla = {
+                field: 1
+                for field in ("window", "fisher_window")
+                if hasattr(chosen.algorithm, field)
+            }
+            chosen = dataclasses.replace(
+                chosen, algorithm=dataclasses.replace(chosen.algorithm, **vanilla)
+            )
         trainings[name] = chosen
     for word in unknown:
         if word.startswith("--") and word not in known:
-            raise ValueError(f"{word} is a flag of none of {', '.join(trainings)}; see recollect train ALGORITHM --help.")
+            raise ValueError(
+                f"{word} is a flag of none of {', '.join(trainings)}; see recollect train ALGORITHM --help."
+            )
     return _execute(trainings, comparison.env, comparison.run, words)
 
 
@@ -108,9 +116,18 @@ def _training(name: str, flags: list[str]):
     kind = dataclasses.make_dataclass(
         "Training",
         [
-            ("env", Annotated[str, tyro.conf.Positional, tyro.conf.arg(help="Name of the environment.")]),
+            (
+                "env",
+                Annotated[
+                    str, tyro.conf.Positional, tyro.conf.arg(help="Name of the environment.")
+                ],
+            ),
             ("run", Annotated[Run, tyro.conf.arg(name="")], Run()),
-            ("algorithm", Annotated[type(start.algorithm), tyro.conf.arg(name="")], dataclasses.field(default=start.algorithm)),
+            (
+                "algorithm",
+                Annotated[type(start.algorithm), tyro.conf.arg(name="")],
+                dataclasses.field(default=start.algorithm),
+            ),
             ("policy", Architecture, dataclasses.field(default=start.policy)),
             ("collector", tyro.conf.Suppress[Any], dataclasses.field(default=start.collector)),
         ],
@@ -121,7 +138,9 @@ def _training(name: str, flags: list[str]):
 
 
 def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str]) -> int:
-    env, algorithms = _environment(env_name, {name: training.algorithm for name, training in trainings.items()}, run)
+    env, algorithms = _environment(
+        env_name, {name: training.algorithm for name, training in trainings.items()}, run
+    )
     collectors = {name: _collector(run, training.collector) for name, training in trainings.items()}
     policies = {name: training.policy for name, training in trainings.items()}
     # MODULE:NAME is the name of an environment, but not of a folder on Windows.
@@ -130,7 +149,10 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
     folder.mkdir(parents=True, exist_ok=True)
     about = dict(command=["recollect", *words], version=__version__, jax=jax.__version__)
     settings = dict(**about, env=env, run=run)
-    write_settings(folder / "settings.json", {**settings, "collectors": collectors, "policies": policies, "algorithms": algorithms})
+    write_settings(
+        folder / "settings.json",
+        {**settings, "collectors": collectors, "policies": policies, "algorithms": algorithms},
+    )
 
     limitless = run.iterations is None and run.environment_steps is None
     runs, stopped = {}, None
@@ -156,7 +178,11 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
         raise stopped
     write_curves(folder / "curves.csv", runs)
     title = env_name if run.max_steps is None else f"{env_name}, at most {run.max_steps} steps"
-    learning_curves(folder / "learning_curves.png", {name.upper(): run.curves["return_mean"] for name, run in runs.items()}, title)
+    learning_curves(
+        folder / "learning_curves.png",
+        {name.upper(): run.curves["return_mean"] for name, run in runs.items()},
+        title,
+    )
 
     summaries = {name: summarise(training) for name, training in runs.items()}
     out = console(width=120, stderr=run.json)
@@ -181,7 +207,10 @@ def _environment(
         return env, algorithms
     (asked,) = {algorithm.discount for algorithm in algorithms.values()}
     if asked == AbstractAlgorithm.discount:
-        return env, {name: dataclasses.replace(algorithm, discount=float(env.discount)) for name, algorithm in algorithms.items()}
+        return env, {
+            name: dataclasses.replace(algorithm, discount=float(env.discount))
+            for name, algorithm in algorithms.items()
+        }
     return make(name, discount=asked, **settings), algorithms
 
 
@@ -189,8 +218,14 @@ def _collector(run: Run, preset: AbstractCollector) -> AbstractCollector:
     """What the flags ask for, or the preset's."""
     asked = [name for name in ("episodes", "samples", "steps") if getattr(run, name) is not None]
     if len(asked) > 1:
-        raise ValueError(f"--{asked[0]} and --{asked[1]} exclude each other; choose one way to collect.")
-    if run.copies is not None and run.steps is None and not (isinstance(preset, Steps) and not asked):
+        raise ValueError(
+            f"--{asked[0]} and --{asked[1]} exclude each other; choose one way to collect."
+        )
+    if (
+        run.copies is not None
+        and run.steps is None
+        and not (isinstance(preset, Steps) and not asked)
+    ):
         raise ValueError(f"--copies {run.copies} goes with --steps; give --steps too.")
     if run.samples is not None:
         return Draws(run.samples)

@@ -75,12 +75,17 @@ class Steps(AbstractCollector):
                 ended, total = _ended(step), total + step.reward
                 fresh = (env.reset(key_reset), jnp.zeros((), jnp.int32), jnp.zeros(()))
                 going = (step.state, time + 1, total)
-                return jax.tree.map(lambda a, b: jnp.where(ended, a, b), fresh, going), (transition, jnp.where(ended, total, jnp.nan))
+                return jax.tree.map(lambda a, b: jnp.where(ended, a, b), fresh, going), (
+                    transition,
+                    jnp.where(ended, total, jnp.nan),
+                )
 
             return lax.scan(body, (state, time, total), jnp.arange(self.steps))
 
         carry, (batch, returns) = jax.vmap(run)(copy_keys(key, self.copies), *carry)
-        return carry, Collected(with_log_probs(policy, batch), returns.T.ravel(), jnp.array(self.copies * self.steps))
+        return carry, Collected(
+            with_log_probs(policy, batch), returns.T.ravel(), jnp.array(self.copies * self.steps)
+        )
 
 
 class Draws(AbstractCollector):
@@ -110,7 +115,9 @@ class Draws(AbstractCollector):
                 return step.state, time + 1, ~step.terminated
 
             start = (env.reset(key_reset), jnp.zeros((), jnp.int32), jnp.array(True))
-            state, time, alive = lax.while_loop(lambda carry: (carry[1] < horizon) & carry[2], walk, start)
+            state, time, alive = lax.while_loop(
+                lambda carry: (carry[1] < horizon) & carry[2], walk, start
+            )
             return act(state, time, alive)[0], time
 
         transitions, times = jax.vmap(run)(copy_keys(key, self.samples))
@@ -129,7 +136,9 @@ class Occupancy(AbstractCollector):
 
     def __call__(self, key, env, policy, carry, discount):
         if not isinstance(env, AbstractOracle):
-            raise ValueError(f"{type(env).__name__} does not know its occupancy measure; use LQC or Tabular, or collect with Draws.")
+            raise ValueError(
+                f"{type(env).__name__} does not know its occupancy measure; use LQC or Tabular, or collect with Draws."
+            )
         key_states, key_actions = jax.random.split(key)
         states = env.draw_states(key_states, policy, self.samples)
         now, alive = jnp.zeros((), jnp.int32), jnp.array(True)
@@ -138,7 +147,9 @@ class Occupancy(AbstractCollector):
         return carry, _drawn(policy, transitions, discount, jnp.array(self.samples))
 
 
-def _drawn(policy: AbstractPolicy, transitions: Batch, discount, environment_steps: Int[Array, ""]) -> Collected:
+def _drawn(
+    policy: AbstractPolicy, transitions: Batch, discount, environment_steps: Int[Array, ""]
+) -> Collected:
     """Independent transitions as a batch of episodes with one step each."""
     batch = with_log_probs(policy, jax.tree.map(lambda x: x[:, None], transitions))
     worth = jnp.where(batch.mask, batch.rewards, 0)[:, 0] / (1 - discount)

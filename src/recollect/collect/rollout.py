@@ -33,7 +33,12 @@ class AbstractCollector(eqx.Module):
 
     @abc.abstractmethod
     def __call__(
-        self, key: PRNGKeyArray, env: AbstractEnv, policy: AbstractPolicy, carry: Any, discount: Float[Array, ""] | float
+        self,
+        key: PRNGKeyArray,
+        env: AbstractEnv,
+        policy: AbstractPolicy,
+        carry: Any,
+        discount: Float[Array, ""] | float,
     ) -> tuple[Any, Collected]:
         """A batch of transitions under `policy`."""
 

@@ -28,7 +28,9 @@ ENVIRONMENTS = {
 """What makes the environment of a name; each takes `max_steps`, the last four also `discount`."""
 
 
-def make(name: str, *, engine: str = "auto", workers: bool = False, **settings) -> AbstractEnv | HostEnv:
+def make(
+    name: str, *, engine: str = "auto", workers: bool = False, **settings
+) -> AbstractEnv | HostEnv:
     """The environment called `name`, for example `make("CartPole-v1", max_steps=200)`.
 
     Args:
@@ -45,7 +47,9 @@ def make(name: str, *, engine: str = "auto", workers: bool = False, **settings) 
         return ENVIRONMENTS[name](**settings)
     if engine == "auto" and name not in gym.registry and ":" not in name:
         check_name("env", name, ENVIRONMENTS, gym.registry, "and all that Gymnasium knows")
-    return host_by_name(name, "gymnasium" if engine == "auto" else engine, workers=workers, **settings)
+    return host_by_name(
+        name, "gymnasium" if engine == "auto" else engine, workers=workers, **settings
+    )
 
 
 __all__ = [

@@ -41,11 +41,15 @@ class Acrobot(AbstractEnv):
         check_max_steps(self.max_steps)
 
     def reset(self, key: PRNGKeyArray) -> AcrobotState:
-        return AcrobotState(jax.random.uniform(key, (4,), minval=-START, maxval=START), jnp.zeros((), jnp.int32))
+        return AcrobotState(
+            jax.random.uniform(key, (4,), minval=-START, maxval=START), jnp.zeros((), jnp.int32)
+        )
 
     def observe(self, state: AcrobotState) -> Float[Array, "6"]:
         shoulder, elbow, *spins = state.values
-        return jnp.stack([jnp.cos(shoulder), jnp.sin(shoulder), jnp.cos(elbow), jnp.sin(elbow), *spins])
+        return jnp.stack(
+            [jnp.cos(shoulder), jnp.sin(shoulder), jnp.cos(elbow), jnp.sin(elbow), *spins]
+        )
 
     def step(self, key: PRNGKeyArray, state: AcrobotState, action: Int[Array, ""]) -> Step:
         del key
@@ -77,12 +81,17 @@ def rate(values: Float[Array, "4"], torque: Float[Array, ""]) -> Float[Array, "4
     """Time derivative of the state: the accelerations α solve M(θ) α = (0, torque) − load(θ, ω), by elimination of the first."""
     shoulder, elbow, shoulder_spin, elbow_spin = values
     bend, twist = COUPLING * jnp.cos(elbow), COUPLING * jnp.sin(elbow)
-    whole, shared = SHOULDER_INERTIA + 2 * bend, ELBOW_INERTIA + bend  # M = [[whole, shared], [shared, ELBOW_INERTIA]]
+    whole, shared = (
+        SHOULDER_INERTIA + 2 * bend,
+        ELBOW_INERTIA + bend,
+    )  # M = [[whole, shared], [shared, ELBOW_INERTIA]]
     lower_weight = MASS * CENTRE * GRAVITY * jnp.sin(shoulder + elbow)
     weight = MASS * (CENTRE + LENGTH) * GRAVITY * jnp.sin(shoulder) + lower_weight
     shoulder_load = weight - twist * elbow_spin * (elbow_spin + 2 * shoulder_spin)
     elbow_load = lower_weight + twist * shoulder_spin**2
-    elbow_rate = (torque - elbow_load + shared / whole * shoulder_load) / (ELBOW_INERTIA - shared**2 / whole)
+    elbow_rate = (torque - elbow_load + shared / whole * shoulder_load) / (
+        ELBOW_INERTIA - shared**2 / whole
+    )
     shoulder_rate = -(shared * elbow_rate + shoulder_load) / whole
     return jnp.stack([shoulder_spin, elbow_spin, shoulder_rate, elbow_rate])
 

@@ -37,7 +37,11 @@ class Actions(eqx.Module):
     def __str__(self) -> str:
         if self.count is not None:
             return f"one of {self.count} choices"
-        return f"{self.size} real numbers" if self.counts is None else f"{len(self.counts)} choices at once"
+        return (
+            f"{self.size} real numbers"
+            if self.counts is None
+            else f"{len(self.counts)} choices at once"
+        )
 
 
 class Step(eqx.Module):
@@ -80,7 +84,9 @@ class AbstractOracle(AbstractEnv):
         """η(π) = E[Σ_t γ^t R(s_t, a_t)], Equation (1)."""
 
     @abc.abstractmethod
-    def advantage(self, policy, observation: Float[Array, " feature"], action: Shaped[Array, "*action"]) -> Float[Array, ""]:
+    def advantage(
+        self, policy, observation: Float[Array, " feature"], action: Shaped[Array, "*action"]
+    ) -> Float[Array, ""]:
         """A^π(s, a) = Q^π(s, a) − V^π(s)."""
 
     @abc.abstractmethod
@@ -93,4 +99,6 @@ class AbstractOracle(AbstractEnv):
 
 
 def check_max_steps(value: int) -> None:
-    check_count("max_steps", value, "give the number of steps after which an episode is cut, at least 1")
+    check_count(
+        "max_steps", value, "give the number of steps after which an episode is cut, at least 1"
+    )

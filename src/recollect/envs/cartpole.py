@@ -37,7 +37,9 @@ class CartPole(AbstractEnv):
         check_max_steps(self.max_steps)
 
     def reset(self, key: PRNGKeyArray) -> CartPoleState:
-        return CartPoleState(jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05), jnp.zeros((), jnp.int32))
+        return CartPoleState(
+            jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05), jnp.zeros((), jnp.int32)
+        )
 
     def observe(self, state: CartPoleState) -> Float[Array, "4"]:
         return state.values
@@ -48,7 +50,9 @@ class CartPole(AbstractEnv):
         force = jnp.where(action == 1, FORCE, -FORCE)
         cosine, sine = jnp.cos(angle), jnp.sin(angle)
         push = (force + POLE_MOMENT * spin**2 * sine) / TOTAL_MASS
-        angular = (GRAVITY * sine - cosine * push) / (HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * cosine**2 / TOTAL_MASS))
+        angular = (GRAVITY * sine - cosine * push) / (
+            HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * cosine**2 / TOTAL_MASS)
+        )
         linear = push - POLE_MOMENT * angular * cosine / TOTAL_MASS
         values = state.values + INTERVAL * jnp.stack([velocity, linear, spin, angular])
         after = CartPoleState(values, state.time + 1)

@@ -72,19 +72,27 @@ class HostEnv:
         assert self.factory is not None
         env = _made(self.name, self.factory)
         if env.observation_space != self.observation_space or env.action_space != self.action_space:
-            raise EnvironmentFailure(f"copy {copy} of {self.name} has other spaces than the first; every copy must have the same.")
+            raise EnvironmentFailure(
+                f"copy {copy} of {self.name} has other spaces than the first; every copy must have the same."
+            )
         return Checked(env, self.name, copy)
 
     def open(self, count: int, seed: int) -> AbstractVector:
         """`count` copies, to be closed by the caller; `seed` is for vectors that seed themselves."""
         if self.vector is not None:
             if self.vector.num_envs != count:
-                raise ValueError(f"{self.name} is a vector of {self.vector.num_envs} copies, but seeds times copies asks for {count}.")
+                raise ValueError(
+                    f"{self.name} is a vector of {self.vector.num_envs} copies, but seeds times copies asks for {count}."
+                )
             if getattr(self.vector, "closed", False):
-                raise ValueError(f"{self.name} is a vector that has been closed, as training does at its end; make a new one.")
+                raise ValueError(
+                    f"{self.name} is a vector that has been closed, as training does at its end; make a new one."
+                )
             return GymVector(self.vector, self.name)
         if self.envpool is not None:
-            return GymVector(_envpool(self.envpool, count, seed, self.max_steps), self.name, seeded=True)
+            return GymVector(
+                _envpool(self.envpool, count, seed, self.max_steps), self.name, seeded=True
+            )
         if not self.workers:
             return LocalVector([self.make_checked(copy) for copy in range(count)])
         safe_path = os.environ.get(SAFE_PATH)
@@ -139,7 +147,9 @@ class _Maker:
         return self.env.make_checked(self.copy)
 
 
-def host(source: Any, *, name: str | None = None, max_steps: int | None = None, workers: bool = False) -> HostEnv:
+def host(
+    source: Any, *, name: str | None = None, max_steps: int | None = None, workers: bool = False
+) -> HostEnv:
     """An environment of your own: a function that makes one copy, or a vector of copies.
 
     Args:
@@ -157,7 +167,9 @@ def host(source: Any, *, name: str | None = None, max_steps: int | None = None, 
         )
     if isinstance(source, VectorEnv):
         if workers:
-            raise ValueError("workers=True needs a function that makes one copy, not a vector that exists already; leave it out.")
+            raise ValueError(
+                "workers=True needs a function that makes one copy, not a vector that exists already; leave it out."
+            )
         first: Any = source
         observations, actions = source.single_observation_space, source.single_action_space
     else:
@@ -181,13 +193,20 @@ def host(source: Any, *, name: str | None = None, max_steps: int | None = None, 
     )
 
 
-def host_by_name(name: str, engine: str, max_steps: int | None = None, workers: bool = False) -> HostEnv:
+def host_by_name(
+    name: str, engine: str, max_steps: int | None = None, workers: bool = False
+) -> HostEnv:
     """The environment that Gymnasium or EnvPool knows by `name`."""
     if engine == "envpool":
         if workers:
-            raise ValueError("workers=True is for engine='gymnasium'; EnvPool has threads of its own.")
+            raise ValueError(
+                "workers=True is for engine='gymnasium'; EnvPool has threads of its own."
+            )
         probe = _envpool(name, 1, 0, max_steps)
-        spaces, limit = (probe.single_observation_space, probe.single_action_space), max_steps or probe.spec.config.max_episode_steps
+        spaces, limit = (
+            (probe.single_observation_space, probe.single_action_space),
+            max_steps or probe.spec.config.max_episode_steps,
+        )
         close_all([probe])
         return HostEnv(name, None, *spaces, limit, envpool=name)
     if name not in gym.registry and ":" not in name:
@@ -209,14 +228,24 @@ def _made(name: str, factory: Callable[[], gym.Env]) -> gym.Env:
     try:
         env = factory()
     except DependencyNotInstalled as error:
-        extra = "pip install 'recollect[mujoco]'" if "mujoco" in str(error).lower() else str(error).rstrip(".")
+        extra = (
+            "pip install 'recollect[mujoco]'"
+            if "mujoco" in str(error).lower()
+            else str(error).rstrip(".")
+        )
         raise ValueError(f"{name} needs a package that is not installed; {extra}.") from error
     except Exception as error:
         raise EnvironmentFailure(f"{name} cannot be made: {described(error)}.") from error
     if not isinstance(env, gym.Env):
-        raise ValueError(f"{name}: the function made a {type(env).__name__}, which is not a gymnasium.Env; subclass it.")
-    if not isinstance(getattr(env, "observation_space", None), gym.Space) or not isinstance(getattr(env, "action_space", None), gym.Space):
-        raise ValueError(f"{name} has no observation_space or no action_space; set both in its constructor.")
+        raise ValueError(
+            f"{name}: the function made a {type(env).__name__}, which is not a gymnasium.Env; subclass it."
+        )
+    if not isinstance(getattr(env, "observation_space", None), gym.Space) or not isinstance(
+        getattr(env, "action_space", None), gym.Space
+    ):
+        raise ValueError(
+            f"{name} has no observation_space or no action_space; set both in its constructor."
+        )
     return env
 
 
@@ -224,8 +253,13 @@ def _envpool(name: str, count: int, seed: int, max_steps: int | None) -> Any:
     try:
         import envpool  # pyright: ignore[reportMissingImports]  an extra that few install
     except ImportError:
-        raise ValueError("engine='envpool' needs a package that is not installed; pip install 'recollect[envpool]'.") from None
+        raise ValueError(
+            "engine='envpool' needs a package that is not installed; pip install 'recollect[envpool]'."
+        ) from None
     check_name("env", name, (), envpool.list_all_envs(), "the names that EnvPool knows")
     return envpool.make_gymnasium(
-        name, num_envs=count, seed=seed % 2**31, **({} if max_steps is None else dict(max_episode_steps=max_steps))
+        name,
+        num_envs=count,
+        seed=seed % 2**31,
+        **({} if max_steps is None else dict(max_episode_steps=max_steps)),
     )

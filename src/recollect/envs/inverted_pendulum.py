@@ -66,7 +66,9 @@ RAIL_WIDTH = 0.001
 LEAST_IMPEDANCE, LARGEST_IMPEDANCE = 0.9, 0.95
 RAIL_DAMPING = 2 / (LARGEST_IMPEDANCE * 2 * INTERVAL)
 RAIL_STIFFNESS = 1 / (LARGEST_IMPEDANCE * 2 * INTERVAL) ** 2
-RESTING_MOBILITY = HINGE_INERTIA / (TOTAL_MASS * HINGE_INERTIA - (POLE_MOMENT * math.cos(LEAN)) ** 2)
+RESTING_MOBILITY = HINGE_INERTIA / (
+    TOTAL_MASS * HINGE_INERTIA - (POLE_MOMENT * math.cos(LEAN)) ** 2
+)
 
 Scalar = Float[Array, ""]
 Motion = tuple[Scalar, Scalar, Scalar, Scalar]
@@ -105,12 +107,20 @@ def rail_push(position: Scalar, velocity: Scalar, free: Scalar, mobility: Scalar
 
 def advance(motion: Motion, force: Scalar) -> Motion:
     """One interval of the classical Runge-Kutta method."""
-    move = lambda speed, time: tuple(value + time * change for value, change in zip(motion, speed, strict=True))
+    move = lambda speed, time: tuple(
+        value + time * change for value, change in zip(motion, speed, strict=True)
+    )
     first = rate(motion, force)
     second = rate(move(first, INTERVAL / 2), force)
     third = rate(move(second, INTERVAL / 2), force)
     fourth = rate(move(third, INTERVAL), force)
-    return move([(a + 2 * b + 2 * c + d) / 6 for a, b, c, d in zip(first, second, third, fourth, strict=True)], INTERVAL)
+    return move(
+        [
+            (a + 2 * b + 2 * c + d) / 6
+            for a, b, c, d in zip(first, second, third, fourth, strict=True)
+        ],
+        INTERVAL,
+    )
 
 
 class InvertedPendulumState(eqx.Module):
@@ -124,18 +134,24 @@ class InvertedPendulum(AbstractEnv):
 
     max_steps: int = eqx.field(static=True, default=1000)
     observation_size: int = eqx.field(static=True, default=4, init=False)
-    actions: Actions = eqx.field(static=True, default=Actions(size=1, bounds=((-CONTROL_LIMIT, CONTROL_LIMIT),)), init=False)
+    actions: Actions = eqx.field(
+        static=True, default=Actions(size=1, bounds=((-CONTROL_LIMIT, CONTROL_LIMIT),)), init=False
+    )
 
     def __check_init__(self):
         check_max_steps(self.max_steps)
 
     def reset(self, key: PRNGKeyArray) -> InvertedPendulumState:
-        return InvertedPendulumState(jax.random.uniform(key, (4,), minval=-START, maxval=START), jnp.zeros((), jnp.int32))
+        return InvertedPendulumState(
+            jax.random.uniform(key, (4,), minval=-START, maxval=START), jnp.zeros((), jnp.int32)
+        )
 
     def observe(self, state: InvertedPendulumState) -> Float[Array, "4"]:
         return state.values
 
-    def step(self, key: PRNGKeyArray, state: InvertedPendulumState, action: Float[Array, "1"]) -> Step:
+    def step(
+        self, key: PRNGKeyArray, state: InvertedPendulumState, action: Float[Array, "1"]
+    ) -> Step:
         del key
         force = GEAR * jnp.clip(action[0], -CONTROL_LIMIT, CONTROL_LIMIT)
         position, angle, velocity, spin = state.values

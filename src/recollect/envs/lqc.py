@@ -31,7 +31,14 @@ class LQC(AbstractOracle):
     actions: Actions = eqx.field(static=True, default=Actions(size=1), init=False)
 
     def __check_init__(self):
-        check_number("discount", self.discount, low=0, high=1, open_high=True, remedy="give a discount in [0, 1)")
+        check_number(
+            "discount",
+            self.discount,
+            low=0,
+            high=1,
+            open_high=True,
+            remedy="give a discount in [0, 1)",
+        )
         check_max_steps(self.max_steps)
 
     def reset(self, key: PRNGKeyArray) -> LQCState:
@@ -54,13 +61,18 @@ class LQC(AbstractOracle):
     def expected_return(self, policy) -> Float[Array, ""]:
         return -(1 + policy.shift**2) / (1 - self.discount)
 
-    def advantage(self, policy, observation: Float[Array, "1"], action: Float[Array, "1"]) -> Float[Array, ""]:
+    def advantage(
+        self, policy, observation: Float[Array, "1"], action: Float[Array, "1"]
+    ) -> Float[Array, ""]:
         return 1 + policy.shift**2 - (observation[0] + action[0]) ** 2
 
     def draw_states(self, key: PRNGKeyArray, policy, count: int) -> LQCState:
         key_first, key_state = jax.random.split(key)
         first = jax.random.uniform(key_first, (count,)) >= self.discount
-        return jax.vmap(LQCState)(normal(key_state, (count,)) + jnp.where(first, 0, policy.shift), jnp.zeros(count, jnp.int32))
+        return jax.vmap(LQCState)(
+            normal(key_state, (count,)) + jnp.where(first, 0, policy.shift),
+            jnp.zeros(count, jnp.int32),
+        )
 
     def log_occupancy(self, policy, observation: Float[Array, "1"]) -> Float[Array, ""]:
         """s₀ ~ N(0, 1) and every later state is an X ~ N(θ, 1), so d = (1 − γ)φ(s) + γφ(s − θ)."""

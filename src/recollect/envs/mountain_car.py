@@ -34,7 +34,9 @@ class MountainCarContinuous(AbstractEnv):
 
     max_steps: int = eqx.field(static=True, default=999)
     observation_size: int = eqx.field(static=True, default=2, init=False)
-    actions: Actions = eqx.field(static=True, default=Actions(size=1, bounds=((-FORCE_LIMIT, FORCE_LIMIT),)), init=False)
+    actions: Actions = eqx.field(
+        static=True, default=Actions(size=1, bounds=((-FORCE_LIMIT, FORCE_LIMIT),)), init=False
+    )
 
     def __check_init__(self):
         check_max_steps(self.max_steps)
@@ -42,7 +44,9 @@ class MountainCarContinuous(AbstractEnv):
     def reset(self, key: PRNGKeyArray) -> MountainCarState:
         low, high = START
         position = jax.random.uniform(key, minval=low, maxval=high)
-        return MountainCarState(jnp.stack([position, jnp.zeros_like(position)]), jnp.zeros((), jnp.int32))
+        return MountainCarState(
+            jnp.stack([position, jnp.zeros_like(position)]), jnp.zeros((), jnp.int32)
+        )
 
     def observe(self, state: MountainCarState) -> Float[Array, "2"]:
         return state.values
@@ -53,7 +57,9 @@ class MountainCarContinuous(AbstractEnv):
         position, velocity = state.values
         asked = action[0].astype(position.dtype)
         force = jnp.clip(asked, -FORCE_LIMIT, FORCE_LIMIT)
-        velocity = jnp.clip(velocity + POWER * force - SLOPE * jnp.cos(3 * position), -SPEED_LIMIT, SPEED_LIMIT)
+        velocity = jnp.clip(
+            velocity + POWER * force - SLOPE * jnp.cos(3 * position), -SPEED_LIMIT, SPEED_LIMIT
+        )
         position = jnp.clip(position + velocity, LEFT_WALL, RIGHT_WALL)
         velocity = jnp.where((position <= LEFT_WALL) & (velocity < 0), 0.0, velocity)
         after = MountainCarState(jnp.stack([position, velocity]), state.time + 1)

@@ -32,14 +32,18 @@ class Pendulum(AbstractEnv):
 
     max_steps: int = eqx.field(static=True, default=200)
     observation_size: int = eqx.field(static=True, default=3, init=False)
-    actions: Actions = eqx.field(static=True, default=Actions(size=1, bounds=((-TORQUE_LIMIT, TORQUE_LIMIT),)), init=False)
+    actions: Actions = eqx.field(
+        static=True, default=Actions(size=1, bounds=((-TORQUE_LIMIT, TORQUE_LIMIT),)), init=False
+    )
 
     def __check_init__(self):
         check_max_steps(self.max_steps)
 
     def reset(self, key: PRNGKeyArray) -> PendulumState:
         largest = jnp.array(START)
-        return PendulumState(jax.random.uniform(key, (2,), minval=-largest, maxval=largest), jnp.zeros((), jnp.int32))
+        return PendulumState(
+            jax.random.uniform(key, (2,), minval=-largest, maxval=largest), jnp.zeros((), jnp.int32)
+        )
 
     def observe(self, state: PendulumState) -> Float[Array, "3"]:
         angle, spin = state.values

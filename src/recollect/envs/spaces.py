@@ -48,19 +48,25 @@ def _box(shape: tuple[int, ...], label: str) -> tuple[int, Encoder]:
         if numbers.shape != shape:
             raise ValueError(f"{label} has shape {numbers.shape}, but its space has {shape}")
         if numbers.dtype.kind not in "fiub":
-            raise ValueError(f"{label} is {observation!r:.60}, which does not consist of real numbers")
+            raise ValueError(
+                f"{label} is {observation!r:.60}, which does not consist of real numbers"
+            )
         row[:] = numbers.ravel()
 
     return int(np.prod(shape)), encode
 
 
-def _choices(counts: np.ndarray, starts: np.ndarray, shape: tuple[int, ...], label: str) -> tuple[int, Encoder]:
+def _choices(
+    counts: np.ndarray, starts: np.ndarray, shape: tuple[int, ...], label: str
+) -> tuple[int, Encoder]:
     offsets = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(int)
 
     def encode(observation: Any, row: np.ndarray) -> None:
         chosen = np.asarray(observation)
         if chosen.shape != shape or chosen.dtype.kind not in "iu":
-            raise ValueError(f"{label} is {observation!r:.60}, but its space has whole numbers of shape {shape}")
+            raise ValueError(
+                f"{label} is {observation!r:.60}, but its space has whole numbers of shape {shape}"
+            )
         places = chosen.ravel().astype(int) - starts
         if (places < 0).any() or (places >= counts).any():
             raise ValueError(f"{label} is {observation!r:.60}, which its space does not contain")
@@ -75,7 +81,9 @@ def _parts(parts: dict[Any, tuple[int, Encoder]], kind: type, label: str) -> tup
 
     def encode(observation: Any, row: np.ndarray) -> None:
         if not isinstance(observation, kind) or len(observation) != len(parts):
-            raise ValueError(f"{label} is {observation!r:.60}, but its space is a {kind.__name__} with {len(parts)} parts")
+            raise ValueError(
+                f"{label} is {observation!r:.60}, but its space is a {kind.__name__} with {len(parts)} parts"
+            )
         for (key, (_, part)), low, high in zip(parts.items(), ends[:-1], ends[1:], strict=True):
             try:
                 value = observation[key]
@@ -99,9 +107,14 @@ def actions_of(space: Space) -> Actions:
             size = int(np.prod(space.shape))
             low, high = space.low.ravel().astype(float), space.high.ravel().astype(float)
             bounded = np.isfinite(low).all() and np.isfinite(high).all()
-            return Actions(size=size, bounds=tuple(zip(low.tolist(), high.tolist(), strict=True)) if bounded else None)
+            return Actions(
+                size=size,
+                bounds=tuple(zip(low.tolist(), high.tolist(), strict=True)) if bounded else None,
+            )
         case spaces.Box():
-            raise ValueError(f"action space Box of {space.dtype} is not supported; use MultiDiscrete for whole numbers.")
+            raise ValueError(
+                f"action space Box of {space.dtype} is not supported; use MultiDiscrete for whole numbers."
+            )
     raise ValueError(f"action space {type(space).__name__} is not supported; use {ACTIONS}.")
 
 
@@ -111,9 +124,13 @@ def decoder(space: Space) -> Callable[[np.ndarray], Sequence[Any] | np.ndarray]:
         case spaces.Discrete():
             return lambda actions: actions.astype(space.dtype) + space.start
         case spaces.MultiDiscrete():
-            return lambda actions: (actions.reshape(-1, *space.shape) + space.start).astype(space.dtype)
+            return lambda actions: (actions.reshape(-1, *space.shape) + space.start).astype(
+                space.dtype
+            )
         case spaces.Box():
             low, high = space.low, space.high
-            return lambda actions: np.clip(actions.reshape(-1, *space.shape), low, high, dtype=space.dtype, casting="unsafe")
+            return lambda actions: np.clip(
+                actions.reshape(-1, *space.shape), low, high, dtype=space.dtype, casting="unsafe"
+            )
     shape, dtype = space.shape or (), space.dtype
     return lambda actions: actions.reshape(-1, *shape).astype(dtype)

@@ -48,25 +48,40 @@ class Checked(gym.Wrapper):
         self._steps += 1
         found = self._call("step", lambda: self.env.step(action))
         if not isinstance(found, tuple) or len(found) != 5:
-            self._fail("step", f"returned {_count(found)} and not observation, reward, terminated, truncated, info")
+            self._fail(
+                "step",
+                f"returned {_count(found)} and not observation, reward, terminated, truncated, info",
+            )
         observation, reward, terminated, truncated, _ = found
         try:
             reward = float(reward)
         except (TypeError, ValueError):
             self._fail("step", f"returned the reward {reward!r:.60}, which is not a number")
         if not abs(reward) <= LARGEST:
-            self._fail("step", f"returned the reward {reward}, which is not finite in single precision")
+            self._fail(
+                "step", f"returned the reward {reward}, which is not finite in single precision"
+            )
         for field, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | np.bool_ | int | np.integer):
-                self._fail("step", f"returned {field} = {flag!r:.60}, which is neither true nor false")
+                self._fail(
+                    "step", f"returned {field} = {flag!r:.60}, which is neither true nor false"
+                )
         # MuJoCo puts a world that diverged back to its start and goes on as if nothing had happened; only its counters tell.
-        return self._row("step", observation), reward, bool(terminated), bool(truncated), {"diverged": self._diverged()}
+        return (
+            self._row("step", observation),
+            reward,
+            bool(terminated),
+            bool(truncated),
+            {"diverged": self._diverged()},
+        )
 
     def _call(self, method: str, function: Callable[[], Any]) -> Any:
         try:
             return function()
         except Exception as error:
-            raise EnvironmentFailure(f"{self._where}, step {self._steps}: {method} raised {described(error)}.") from error
+            raise EnvironmentFailure(
+                f"{self._where}, step {self._steps}: {method} raised {described(error)}."
+            ) from error
 
     def _row(self, method: str, observation: Any) -> np.ndarray:
         row = np.empty(self.size, np.float32)
@@ -118,7 +133,14 @@ def _mujoco_warnings(env: gym.Env) -> Callable[[], bool]:
         return lambda: False
     from mujoco import mjtWarning  # pyright: ignore[reportAttributeAccessIssue]
 
-    kinds = [int(kind) for kind in (mjtWarning.mjWARN_BADQPOS, mjtWarning.mjWARN_BADQVEL, mjtWarning.mjWARN_BADQACC)]
+    kinds = [
+        int(kind)
+        for kind in (
+            mjtWarning.mjWARN_BADQPOS,
+            mjtWarning.mjWARN_BADQVEL,
+            mjtWarning.mjWARN_BADQACC,
+        )
+    ]
 
     def any_counted() -> bool:
         counts = world.data.warning.number
@@ -177,7 +199,9 @@ def close_all(resources: Iterable[Any]) -> None:
             failures.append(error)
     if failures:
         more = f" and {len(failures) - 1} more failed as well" if len(failures) > 1 else ""
-        warnings.warn(f"close raised {described(failures[0])}{more}; what was learned is kept.", stacklevel=2)
+        warnings.warn(
+            f"close raised {described(failures[0])}{more}; what was learned is kept.", stacklevel=2
+        )
 
 
 class LocalVector(AbstractVector):
@@ -199,9 +223,13 @@ class LocalVector(AbstractVector):
         rewards = np.zeros(self.count, np.float32)
         terminated, truncated, diverged = np.zeros((3, self.count), bool)
         for i in np.flatnonzero(moving).tolist():
-            self.observations[i], rewards[i], terminated[i], truncated[i], info = self._envs[i].step(decoded[i])
+            self.observations[i], rewards[i], terminated[i], truncated[i], info = self._envs[
+                i
+            ].step(decoded[i])
             diverged[i] = info["diverged"]
-        return Stepped(self.observations.copy(), rewards, terminated, truncated, moving.copy(), diverged)
+        return Stepped(
+            self.observations.copy(), rewards, terminated, truncated, moving.copy(), diverged
+        )
 
     def restart(self, which, seeds):
         for i in np.flatnonzero(which).tolist():
@@ -239,14 +267,19 @@ class GymVector(AbstractVector):
     def _first_rows(self, reset: Callable[[], Any]) -> np.ndarray:
         found = self._call("reset", reset)
         if not isinstance(found, tuple) or len(found) != 2:
-            self._fail("reset", f"returned {_count(found)} and not a pair of observations and infos")
+            self._fail(
+                "reset", f"returned {_count(found)} and not a pair of observations and infos"
+            )
         return self._rows("reset", found[0])
 
     def step(self, actions, moving):
         self._steps += 1
         found = self._call("step", lambda: self._vector.step(self._decode(actions)))
         if not isinstance(found, tuple) or len(found) != 5:
-            self._fail("step", f"returned {_count(found)} and not observations, rewards, terminated, truncated, infos")
+            self._fail(
+                "step",
+                f"returned {_count(found)} and not observations, rewards, terminated, truncated, infos",
+            )
         observations, rewards, terminated, truncated, infos = found
         terminated = self._of_each("terminated", terminated, bool)
         truncated = self._of_each("truncated", truncated, bool)
@@ -259,32 +292,57 @@ class GymVector(AbstractVector):
                 try:
                     final = infos["final_obs"][i]
                 except (KeyError, IndexError, TypeError):
-                    self._fail("step", f"ended copy {i} without its last observation in infos['final_obs'], as SAME_STEP resets need")
+                    self._fail(
+                        "step",
+                        f"ended copy {i} without its last observation in infos['final_obs'], as SAME_STEP resets need",
+                    )
                 self._row("step", final, successors[i])
         if self._style == AutoresetMode.NEXT_STEP:
             self._resetting = ended & real
         wrong = ~(np.abs(np.where(real, rewards, 0)) <= LARGEST)
         if wrong.any():
             copy = np.flatnonzero(wrong)[0]
-            self._fail("step", f"returned the reward {rewards[copy]} in copy {copy}, which is not finite in single precision")
-        diverged = np.asarray(infos.get("diverged", np.zeros(self.count)), bool) if isinstance(infos, dict) else np.zeros(self.count, bool)
-        return Stepped(successors, np.where(real, rewards, 0).astype(np.float32), terminated, truncated, real & moving, diverged)
+            self._fail(
+                "step",
+                f"returned the reward {rewards[copy]} in copy {copy}, which is not finite in single precision",
+            )
+        diverged = (
+            np.asarray(infos.get("diverged", np.zeros(self.count)), bool)
+            if isinstance(infos, dict)
+            else np.zeros(self.count, bool)
+        )
+        return Stepped(
+            successors,
+            np.where(real, rewards, 0).astype(np.float32),
+            terminated,
+            truncated,
+            real & moving,
+            diverged,
+        )
 
     def _of_each(self, field: str, values: Any, kind: type) -> np.ndarray:
         """One number or flag of every copy."""
         try:
             array = np.asarray(values, kind)
         except (TypeError, ValueError):
-            self._fail("step", f"returned {field} = {values!r:.60}, which are not of the kind {kind.__name__}")
+            self._fail(
+                "step",
+                f"returned {field} = {values!r:.60}, which are not of the kind {kind.__name__}",
+            )
         if array.shape != (self.count,):
-            self._fail("step", f"returned {field} of shape {array.shape} and not one for each of {self.count} copies")
+            self._fail(
+                "step",
+                f"returned {field} of shape {array.shape} and not one for each of {self.count} copies",
+            )
         return array
 
     def restart(self, which, seeds):
         if self.resets_itself:
             return
         chosen = [seeds(i) if which[i] else None for i in range(self.count)]
-        rows = self._first_rows(lambda: self._vector.reset(seed=chosen, options={"reset_mask": which.copy()}))
+        rows = self._first_rows(
+            lambda: self._vector.reset(seed=chosen, options={"reset_mask": which.copy()})
+        )
         self.observations[which] = rows[which]
 
     def close(self):
@@ -306,9 +364,13 @@ class GymVector(AbstractVector):
         except EnvironmentFailure:
             raise
         except (EOFError, BrokenPipeError, ConnectionError) as error:
-            raise EnvironmentFailure(f"{self._name}, step {self._steps}: a worker process died during {method}.") from error
+            raise EnvironmentFailure(
+                f"{self._name}, step {self._steps}: a worker process died during {method}."
+            ) from error
         except Exception as error:
-            raise EnvironmentFailure(f"{self._name}, step {self._steps}: {method} raised {described(error)}.") from error
+            raise EnvironmentFailure(
+                f"{self._name}, step {self._steps}: {method} raised {described(error)}."
+            ) from error
 
     def _rows(self, method: str, observations: Any) -> np.ndarray:
         """The observations of all copies as rows of their own."""
@@ -317,7 +379,10 @@ class GymVector(AbstractVector):
             rows[:] = np.reshape(observations, (self.count, -1))
             if not np.isfinite(rows).all():
                 copy, number = np.argwhere(~np.isfinite(rows))[0]
-                self._fail(method, f"gave back an observation that is not finite: number {number} of copy {copy} is {rows[copy, number]}")
+                self._fail(
+                    method,
+                    f"gave back an observation that is not finite: number {number} of copy {copy} is {rows[copy, number]}",
+                )
             return rows
         for row, observation in zip(rows, iterate(self._space, observations), strict=True):
             self._row(method, observation, row)

@@ -70,7 +70,12 @@ class Advantages(eqx.Module):
         check_number("gae_lambda", self.gae_lambda, low=0, high=1, remedy="give a number in [0, 1]")
         for field in ("truncate_rho", "truncate_c"):
             check_number(
-                field, getattr(self, field), low=0, open_low=True, infinite=True, remedy="give the largest weight allowed, above 0"
+                field,
+                getattr(self, field),
+                low=0,
+                open_low=True,
+                infinite=True,
+                remedy="give the largest weight allowed, above 0",
             )
         if self.estimator in ("gae", "vtrace") and self.baseline not in ("linear", "critic"):
             raise ValueError(
@@ -104,24 +109,34 @@ class Advantages(eqx.Module):
             advantages = advantages - _mean(advantages, mask)
         if self.standardise:
             advantages = _standardised(advantages, mask)
-        return Estimates(where_mask(mask, advantages), where_mask(mask, values), where_mask(mask, targets))
+        return Estimates(
+            where_mask(mask, advantages), where_mask(mask, values), where_mask(mask, targets)
+        )
 
     def _values(self, batches: Batch, discount, critic: Values | None):
         """V of every observation and of its successor."""
         if self.baseline == "critic":
             if critic is None:
-                raise ValueError("baseline='critic' needs a critic; train with an algorithm, or pass one.")
+                raise ValueError(
+                    "baseline='critic' needs a critic; train with an algorithm, or pass one."
+                )
             return critic(batches.observations), critic(batches.next_observations)
         if self.baseline == "linear":
-            returns = returns_to_go(batches.rewards, batches.terminated | batches.truncated, batches.mask, discount)
+            returns = returns_to_go(
+                batches.rewards, batches.terminated | batches.truncated, batches.mask, discount
+            )
             fitted = linear_values(batches.observations, returns, batches.mask)
             return fitted(batches.observations), fitted(batches.next_observations)
         return jnp.zeros_like(batches.rewards), jnp.zeros_like(batches.rewards)
 
     @staticmethod
-    def _exact(batches: Batch, policy: AbstractPolicy, oracle: AbstractOracle | None) -> Float[Array, "window episode time"]:
+    def _exact(
+        batches: Batch, policy: AbstractPolicy, oracle: AbstractOracle | None
+    ) -> Float[Array, "window episode time"]:
         if oracle is None:
-            raise ValueError("estimator='exact' needs an environment that knows its advantages; use LQC or Tabular, or estimator='return'.")
+            raise ValueError(
+                "estimator='exact' needs an environment that knows its advantages; use LQC or Tabular, or estimator='return'."
+            )
         exact = lambda observation, action: oracle.advantage(policy, observation, action)
         return jax.vmap(jax.vmap(jax.vmap(exact)))(batches.observations, batches.actions)
 
@@ -137,21 +152,32 @@ def vtrace(
 ) -> tuple[Float[Array, "*row time"], Float[Array, "*row time"]]:
     """A_t and v_t − V(s_t), the two lines at the top of this file, with `decay` = γλ."""
     mask = batches.mask
-    δ = where_mask(mask, batches.rewards + discount * jnp.where(batches.terminated, 0, next_values) - values)
+    δ = where_mask(
+        mask, batches.rewards + discount * jnp.where(batches.terminated, 0, next_values) - values
+    )
     decay = jnp.where(batches.terminated | batches.truncated | ~mask, 0, decay).astype(δ.dtype)
     corrections = discounted_sums(rho * δ, decay * c)
-    following = jnp.concatenate([corrections[..., 1:], jnp.zeros_like(corrections[..., :1])], axis=-1)
+    following = jnp.concatenate(
+        [corrections[..., 1:], jnp.zeros_like(corrections[..., :1])], axis=-1
+    )
     return δ + decay * following, corrections
 
 
 def returns_to_go(
-    rewards: Float[Array, "*row time"], ended: Bool[Array, "*row time"], mask: Bool[Array, "*row time"], discount: Float[Array, ""] | float
+    rewards: Float[Array, "*row time"],
+    ended: Bool[Array, "*row time"],
+    mask: Bool[Array, "*row time"],
+    discount: Float[Array, ""] | float,
 ) -> Float[Array, "*row time"]:
     """R_t = r_t + γ R_{t+1}, which stops at the end of an episode and of the batch (nothing is bootstrapped)."""
-    return discounted_sums(where_mask(mask, rewards), jnp.where(ended | ~mask, 0, discount).astype(rewards.dtype))
+    return discounted_sums(
+        where_mask(mask, rewards), jnp.where(ended | ~mask, 0, discount).astype(rewards.dtype)
+    )
 
 
-def discounted_sums(terms: Float[Array, "*row time"], decay: Float[Array, "*row time"]) -> Float[Array, "*row time"]:
+def discounted_sums(
+    terms: Float[Array, "*row time"], decay: Float[Array, "*row time"]
+) -> Float[Array, "*row time"]:
     """x_t = terms_t + decay_t x_{t+1}."""
 
     def then(later, sooner):
@@ -164,19 +190,27 @@ def discounted_sums(terms: Float[Array, "*row time"], decay: Float[Array, "*row 
     return jnp.moveaxis(jax.lax.associative_scan(then, elements, reverse=True)[1], 0, -1)
 
 
-def linear_values(observations: Float[Array, "*row feature"], returns: Float[Array, "*row"], mask: Bool[Array, "*row"]):
+def linear_values(
+    observations: Float[Array, "*row feature"],
+    returns: Float[Array, "*row"],
+    mask: Bool[Array, "*row"],
+):
     """Ridge regression of returns on 1, the observation and its products of pairs, as a function of observations."""
     features = where_mask(mask, _quadratic(observations))
     flat, targets = features.reshape(-1, features.shape[-1]), where_mask(mask, returns).reshape(-1)
     gram = flat.T @ flat
     penalty = RIDGE * jnp.diagonal(gram) + jnp.finfo(gram.dtype).tiny ** 0.5
-    coefficients = jax.scipy.linalg.solve(gram + jnp.diag(penalty), flat.T @ targets, assume_a="pos")
+    coefficients = jax.scipy.linalg.solve(
+        gram + jnp.diag(penalty), flat.T @ targets, assume_a="pos"
+    )
     return lambda observations: _quadratic(observations) @ coefficients
 
 
 def _quadratic(observations: Float[Array, "*row feature"]) -> Float[Array, "*row column"]:
     size = observations.shape[-1]
-    rows, columns = jnp.triu_indices(size) if size <= PRODUCTS_UP_TO else (jnp.arange(size), jnp.arange(size))
+    rows, columns = (
+        jnp.triu_indices(size) if size <= PRODUCTS_UP_TO else (jnp.arange(size), jnp.arange(size))
+    )
     products = observations[..., rows] * observations[..., columns]
     return jnp.concatenate([jnp.ones_like(observations[..., :1]), observations, products], axis=-1)
 

@@ -31,8 +31,12 @@ class Values(eqx.Module):
     optimizer: optax.OptState
 
     def __call__(self, observations: Float[Array, "*row feature"]) -> Float[Array, "*row"]:
-        outputs = jax.vmap(self.network)(self.normaliser(observations.reshape(-1, observations.shape[-1])))[:, 0]
-        return (self.value_units.mean + self.value_units.spread * outputs).reshape(observations.shape[:-1])
+        outputs = jax.vmap(self.network)(
+            self.normaliser(observations.reshape(-1, observations.shape[-1]))
+        )[:, 0]
+        return (self.value_units.mean + self.value_units.spread * outputs).reshape(
+            observations.shape[:-1]
+        )
 
 
 class Critic(eqx.Module):
@@ -55,13 +59,21 @@ class Critic(eqx.Module):
             check_count("widths", width)
         check_count("epochs", self.epochs)
         check_count("minibatch", self.minibatch)
-        check_number("learning_rate", self.learning_rate, low=0, open_low=True, remedy="give a step size above 0")
+        check_number(
+            "learning_rate",
+            self.learning_rate,
+            low=0,
+            open_low=True,
+            remedy="give a step size above 0",
+        )
 
     def init(self, key: PRNGKeyArray, observation_size: int) -> Values:
         """A critic that knows nothing: V(s) is about zero everywhere."""
         network = mlp(key, observation_size, 1, self.widths, self.activation, final_scale=0.01)
         units = Units(jnp.zeros(()), jnp.ones(()))
-        return Values(network, Normaliser.fresh(observation_size), units, _adam.init(flatten(network)[0]))
+        return Values(
+            network, Normaliser.fresh(observation_size), units, _adam.init(flatten(network)[0])
+        )
 
     def refit(
         self,
@@ -73,7 +85,11 @@ class Critic(eqx.Module):
     ) -> Values:
         """Least squares on the targets by Adam; the critic as it was if that leads to anything that is not finite."""
         newest = mask.shape[1] * mask.shape[2]
-        rows, wanted, real = observations.reshape(-1, observations.shape[-1]), targets.ravel(), mask.ravel()
+        rows, wanted, real = (
+            observations.reshape(-1, observations.shape[-1]),
+            targets.ravel(),
+            mask.ravel(),
+        )
         normaliser = values.normaliser.seeing(rows[:newest], real[:newest])
         if self.fit == "batch":
             rows, wanted, real = rows[:newest], wanted[:newest], real[:newest]

@@ -38,7 +38,13 @@ class Fisher(eqx.Module):
             cross = bottom @ top.T
             return jnp.block([[top @ top.T, cross.T], [cross, bottom @ bottom.T]])
 
-        return fold(outer, self.scores, self.coefficients, self.count, max(MATRIX_CHUNK // self.scores.rank, 1))
+        return fold(
+            outer,
+            self.scores,
+            self.coefficients,
+            self.count,
+            max(MATRIX_CHUNK // self.scores.rank, 1),
+        )
 
     def gram(self) -> Float[Array, "row row"]:
         """C^½ Jᵀ J C^½, the N×N matrix with the same positive eigenvalues as F."""

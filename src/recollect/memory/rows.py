@@ -33,7 +33,9 @@ class Packing(eqx.Module):
     @classmethod
     def of(cls, mask: Bool[Array, "window episode time"]) -> "Packing":
         packed = mask.size > CHUNK
-        source = jnp.nonzero(mask.ravel(), size=mask.size, fill_value=mask.size)[0] if packed else None
+        source = (
+            jnp.nonzero(mask.ravel(), size=mask.size, fill_value=mask.size)[0] if packed else None
+        )
         return cls(mask.sum((1, 2)), source, mask.shape)
 
     def rows(self, values: Shaped[Array, "window episode time ..."]) -> Shaped[Array, "row ..."]:
@@ -46,7 +48,12 @@ class Packing(eqx.Module):
         shape = (len(values) // self._per_batch, *self.shape[1:])
         if self.source is None:
             return values.reshape(shape)
-        return jnp.zeros_like(values).at[self.source[: len(values)]].set(values, mode="drop").reshape(shape)
+        return (
+            jnp.zeros_like(values)
+            .at[self.source[: len(values)]]
+            .set(values, mode="drop")
+            .reshape(shape)
+        )
 
     @property
     def _per_batch(self) -> int:
@@ -103,7 +110,9 @@ class Recall(eqx.Module):
         everything = total + self.absorbed[:window].sum()
         return total / jnp.maximum(everything, jnp.finfo(total.dtype).tiny)
 
-    def average(self, values: Float[Array, " row"], window: int) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    def average(
+        self, values: Float[Array, " row"], window: int
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Mean of values over the newest `window` batches, and its standard error.
 
         States that follow one another say nearly the same, so the error comes from how much whole trajectories differ.
@@ -113,7 +122,9 @@ class Recall(eqx.Module):
         mean = jnp.sum(importance * values[: len(importance)]) / total
         deviations = self.packing.unpack(importance * (values[: len(importance)] - mean)).sum(-1)
         trajectories = self.packing.unpack(importance).any(-1).sum()
-        return mean, jnp.sqrt(jnp.sum(deviations**2) * trajectories / jnp.maximum(trajectories - 1, 1)) / total
+        return mean, jnp.sqrt(
+            jnp.sum(deviations**2) * trajectories / jnp.maximum(trajectories - 1, 1)
+        ) / total
 
     def _newest(self, values: Float[Array, " row"], window: int) -> Float[Array, " newest"]:
         """Values of the newest `window` batches, with zeros in place of older rows."""
@@ -162,7 +173,9 @@ def recall(
     )
 
 
-def _absorbed(batches: Batch, discount: Float[Array, ""] | float | None) -> Float[Array, " window"] | None:
+def _absorbed(
+    batches: Batch, discount: Float[Array, ""] | float | None
+) -> Float[Array, " window"] | None:
     """The importance of time after endings, by age; None where it does not count.
 
     An episode that ended at time t stays in an absorbing state from t + 1 on, which discounted
@@ -179,14 +192,20 @@ def _absorbed(batches: Batch, discount: Float[Array, ""] | float | None) -> Floa
     return total
 
 
-def log_occupancy(observations: Float[Array, "row ..."], policy: AbstractPolicy, oracle: AbstractOracle | None) -> Float[Array, " row"]:
+def log_occupancy(
+    observations: Float[Array, "row ..."], policy: AbstractPolicy, oracle: AbstractOracle | None
+) -> Float[Array, " row"]:
     """log d^π(s) of every row, which only an environment with exact answers can tell."""
     if oracle is None:
-        raise ValueError("ratio='occupancy' needs an environment that knows its occupancy measure; use LQC or Tabular, or ratio='policy'.")
+        raise ValueError(
+            "ratio='occupancy' needs an environment that knows its occupancy measure; use LQC or Tabular, or ratio='policy'."
+        )
     return jax.vmap(lambda observation: oracle.log_occupancy(policy, observation))(observations)
 
 
-def remember_occupancy(batch: Batch, policy: AbstractPolicy, rule: Weights, oracle: AbstractOracle | None) -> Batch:
+def remember_occupancy(
+    batch: Batch, policy: AbstractPolicy, rule: Weights, oracle: AbstractOracle | None
+) -> Batch:
     """The batch with log d^π(s) of the policy that acted, if the weights will ask for it."""
     if rule.ratio == "policy":
         return batch

@@ -28,14 +28,25 @@ class Weights(eqx.Module):
 
     def __check_init__(self):
         check_name("ratio", self.ratio, get_args(Ratio))
-        check_number("truncate", self.truncate, low=0, open_low=True, infinite=True, remedy="give the largest weight allowed, above 0")
+        check_number(
+            "truncate",
+            self.truncate,
+            low=0,
+            open_low=True,
+            infinite=True,
+            remedy="give the largest weight allowed, above 0",
+        )
 
-    def __call__(self, log_ratio: Float[Array, "*row"], mask: Bool[Array, "*row"]) -> Float[Array, "*row"]:
+    def __call__(
+        self, log_ratio: Float[Array, "*row"], mask: Bool[Array, "*row"]
+    ) -> Float[Array, "*row"]:
         """ω = min(exp(log_ratio), truncate), zero in padding."""
         log_ratio = where_mask(mask, log_ratio)
         return where_mask(mask, jnp.exp(jnp.minimum(log_ratio, jnp.log(self.truncate))))
 
-    def normaliser(self, weights: Float[Array, " row"], importance: Float[Array, " row"]) -> Float[Array, ""]:
+    def normaliser(
+        self, weights: Float[Array, " row"], importance: Float[Array, " row"]
+    ) -> Float[Array, ""]:
         """What the weighted sum is divided by; `importance` is 1 for a transition that counts fully, 0 for padding."""
         total = jnp.sum(weights * importance if self.self_normalise else importance)
         return jnp.maximum(total, jnp.finfo(total.dtype).tiny)

@@ -49,7 +49,11 @@ class Paper:
 
     def place(self, folder: Path) -> Path:
         """Where in `folder` the results go: runs of different kinds keep out of each other's way."""
-        kinds = {self.protocol: "sgd", self.engine: "auto", "quick" if self.quick else "full": "full"}
+        kinds = {
+            self.protocol: "sgd",
+            self.engine: "auto",
+            "quick" if self.quick else "full": "full",
+        }
         return folder.joinpath(*[kind for kind, usual in kinds.items() if kind != usual])
 
     def run(self, folder: Path) -> list[Claim]:
@@ -58,20 +62,37 @@ class Paper:
         scale = dataclasses.replace(scale, engine=self.engine, seeds=self.seeds or scale.seeds)
         place = self.place(folder)
         place.mkdir(parents=True, exist_ok=True)
-        kept, plan = place / "cells", {name: figure.cells(protocol, scale) for name, figure in CURVES.items()}
+        kept, plan = (
+            place / "cells",
+            {name: figure.cells(protocol, scale) for name, figure in CURVES.items()},
+        )
         theory, fresh = TheoryCell(scale.normality), fresh_cells(protocol, scale)
         if "fig1" in self.figures:
             self._frames(place / "fig1.png")
         # Figures share cells, hence by name. A quick run is too short to tell times.
-        wanted = {cell.name: (cell, CURVES[name].timed) for name in self.figures if name in plan for cell in plan[name].values()}
-        together: list[AbstractCell] = [cell for cell, timed in wanted.values() if not timed or self.quick]
+        wanted = {
+            cell.name: (cell, CURVES[name].timed)
+            for name in self.figures
+            if name in plan
+            for cell in plan[name].values()
+        }
+        together: list[AbstractCell] = [
+            cell for cell, timed in wanted.values() if not timed or self.quick
+        ]
         alone = [cell for cell, timed in wanted.values() if timed and not self.quick]
         if "fig8" in self.figures or "fig9" in self.figures:
             together.append(theory)
         if "why" in self.figures and not self.quick:
             together += fresh.values()
         with progress_bar(sys.stderr.isatty(), "paper") as show:
-            finish(together, alone, kept, lambda share, left: show(share, "" if np.isnan(left) else f"about {left / 60:.0f} min left"))
+            finish(
+                together,
+                alone,
+                kept,
+                lambda share, left: show(
+                    share, "" if np.isnan(left) else f"about {left / 60:.0f} min left"
+                ),
+            )
         outcomes, rows = {}, None
         for name, cells in plan.items():
             if all(cell.finished(kept) for cell in cells.values()):
@@ -91,7 +112,9 @@ class Paper:
         parts = attribution_table(plan["fig7"], outcomes["fig7"]) if "fig7" in outcomes else []
         drawn = {*outcomes, *(["fig8", "fig9"] if rows else []), *(["why"] if compared else [])}
         drawn |= {"fig1"} if (place / "fig1.png").exists() else set()
-        title = f"protocol `{self.protocol}`, {scale.seeds or protocol.seeds} replications" + (", a quick run" if self.quick else "")
+        title = f"protocol `{self.protocol}`, {scale.seeds or protocol.seeds} replications" + (
+            ", a quick run" if self.quick else ""
+        )
         looks = fresh_table(fresh, kept) if compared else []
         text = page(title, answers, outcomes, rows, looks, drawn, parts)
         (place / "README.md").write_text(text, encoding="utf-8")

@@ -127,12 +127,24 @@ class Cell(AbstractCell):
     @property
     def work(self):
         fixed = 10  # batches: what an update costs apart from its window
-        return self.iterations * self.episodes * self.max_steps * (fixed + self.algorithm.window) * self.seeds
+        return (
+            self.iterations
+            * self.episodes
+            * self.max_steps
+            * (fixed + self.algorithm.window)
+            * self.seeds
+        )
 
     def files(self, folder):
-        chunks = [range(first, min(first + CHUNK_SEEDS, self.seeds)) for first in range(0, self.seeds, CHUNK_SEEDS)]
+        chunks = [
+            range(first, min(first + CHUNK_SEEDS, self.seeds))
+            for first in range(0, self.seeds, CHUNK_SEEDS)
+        ]
         name = lambda chunk: folder / f"{self.name}-{chunk.start}-{chunk.stop}.npz"
-        return [File(name(chunk), to_json(dataclasses.replace(self, seeds=len(chunk))), chunk) for chunk in chunks]
+        return [
+            File(name(chunk), to_json(dataclasses.replace(self, seeds=len(chunk))), chunk)
+            for chunk in chunks
+        ]
 
     def compute(self, seeds):
         began = time.perf_counter()
@@ -153,7 +165,10 @@ class Cell(AbstractCell):
         """The curves, when it is finished."""
         parts = [file.read() for file in self.files(folder)]
         joined = {name: np.concatenate([part[name] for part in parts]) for name in CURVES}
-        return Outcome(joined, *[float(sum(part[name] for part in parts)) for name in ("seconds", "compile_seconds")])
+        return Outcome(
+            joined,
+            *[float(sum(part[name] for part in parts)) for name in ("seconds", "compile_seconds")],
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,21 +192,37 @@ class TheoryCell(AbstractCell):
         """What the runs say, when it is finished."""
         (file,) = self.files(folder)
         found = file.read()
-        cases = zip(self.normality.all_cases(), *[found[field] for field in REPLICATIONS], strict=True)
+        cases = zip(
+            self.normality.all_cases(), *[found[field] for field in REPLICATIONS], strict=True
+        )
         return self.normality.findings([Replications(*one) for one in cases])
 
 
-def finish(together: Sequence[AbstractCell], alone: Sequence[AbstractCell], folder: Path, done: Callable[[float, float], None]) -> None:
+def finish(
+    together: Sequence[AbstractCell],
+    alone: Sequence[AbstractCell],
+    folder: Path,
+    done: Callable[[float, float], None],
+) -> None:
     """Compute what is missing, a process for each core, then what is about time in one process alone.
 
     A process that sees one core adds numbers in one order, so that the same seeds give the same numbers to the last digit. `done` is
     told the share of all that is there, and about how many seconds are left.
     """
-    pieces = [(file, cell.work / len(files)) for cell in (*together, *alone) for files in [cell.files(folder)] for file in files]
+    pieces = [
+        (file, cell.work / len(files))
+        for cell in (*together, *alone)
+        for files in [cell.files(folder)]
+        for file in files
+    ]
     missing = {file.path: size for file, size in pieces if not file.fits()}
     for path in missing:
         path.unlink(missing_ok=True)
-    total, to_do, began = sum(size for _, size in pieces), sum(missing.values()), time.perf_counter()
+    total, to_do, began = (
+        sum(size for _, size in pieces),
+        sum(missing.values()),
+        time.perf_counter(),
+    )
 
     def tell() -> None:
         finished = sum(size for path, size in missing.items() if path.exists())
@@ -199,7 +230,9 @@ def finish(together: Sequence[AbstractCell], alone: Sequence[AbstractCell], fold
         done(1 - (to_do - finished) / total, left)
 
     for cells, at_once in ((together, None), (alone, 1)):
-        waiting = sorted([cell for cell in cells if not cell.finished(folder)], key=lambda cell: -cell.work)
+        waiting = sorted(
+            [cell for cell in cells if not cell.finished(folder)], key=lambda cell: -cell.work
+        )
         on_every_core(_finish, [(cell, folder) for cell in waiting], tell, at_once)
 
 

@@ -23,7 +23,14 @@ from recollect.step.solve import Solver
 from recollect.theory.findings import Findings, panels
 
 
-def cell(name: str, problem: Problem, protocol: Protocol, algorithm: AbstractAlgorithm, scale: Scale, **changes) -> Cell:
+def cell(
+    name: str,
+    problem: Problem,
+    protocol: Protocol,
+    algorithm: AbstractAlgorithm,
+    scale: Scale,
+    **changes,
+) -> Cell:
     kind = "cartpole" if problem is CARTPOLE else "pendulum"
     head = f"-{protocol.head}" if problem is PENDULUM else ""
     settings = Cell(
@@ -58,8 +65,21 @@ class AbstractFigure(abc.ABC):
         learning_curves(path, returns, self.title, controls(returns))
         with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(["iteration", *[f"{label} {what}" for label in returns for what in ("mean", "standard error")]])
-            columns = [column for curves in returns.values() for column in (curves.mean(0), standard_error(curves))]
+            writer.writerow(
+                [
+                    "iteration",
+                    *[
+                        f"{label} {what}"
+                        for label in returns
+                        for what in ("mean", "standard error")
+                    ],
+                ]
+            )
+            columns = [
+                column
+                for curves in returns.values()
+                for column in (curves.mean(0), standard_error(curves))
+            ]
             for i, row in enumerate(zip(*columns, strict=True)):
                 writer.writerow([i + 1, *[f"{number:.6g}" for number in row]])
 
@@ -72,12 +92,21 @@ class FourAlgorithms(AbstractFigure):
     problem: Problem
 
     def cells(self, protocol, scale):
-        return {name: cell(name, self.problem, protocol, algorithm, scale) for name, algorithm in protocol.gradients().items()}
+        return {
+            name: cell(name, self.problem, protocol, algorithm, scale)
+            for name, algorithm in protocol.gradients().items()
+        }
 
 
 def _rnpg(protocol: Protocol, scale: Scale, window: int, fisher_window: int) -> Cell:
-    name = {(1, 1): "VNPG", (protocol.window, protocol.window): "RNPG"}.get((window, fisher_window), f"RNPG-{window}-{fisher_window}")
-    algorithm = protocol.gradients()[name] if name in ("VNPG", "RNPG") else protocol.rnpg(window, fisher_window)
+    name = {(1, 1): "VNPG", (protocol.window, protocol.window): "RNPG"}.get(
+        (window, fisher_window), f"RNPG-{window}-{fisher_window}"
+    )
+    algorithm = (
+        protocol.gradients()[name]
+        if name in ("VNPG", "RNPG")
+        else protocol.rnpg(window, fisher_window)
+    )
     return cell(name, CARTPOLE, protocol, algorithm, scale)
 
 
@@ -97,7 +126,9 @@ class GradientReuseSizes(AbstractFigure):
 
     def cells(self, protocol, scale):
         windows = [window for window in scale.windows if window >= protocol.window]
-        return {f"K₁ = {window}": _rnpg(protocol, scale, window, protocol.window) for window in windows}
+        return {
+            f"K₁ = {window}": _rnpg(protocol, scale, window, protocol.window) for window in windows
+        }
 
 
 class Clipped(AbstractFigure):
@@ -130,9 +161,15 @@ class TrustRegion(AbstractFigure):
 
     def cells(self, protocol, scale):
         windows = {"TRPO": 1, "RTRPO": protocol.window}
-        cells = {name: cell(name, self.problem, protocol, protocol.trpo(window), scale) for name, window in windows.items()}
+        cells = {
+            name: cell(name, self.problem, protocol, protocol.trpo(window), scale)
+            for name, window in windows.items()
+        }
         at_most = scale.trpo_iterations
-        return {name: dataclasses.replace(one, iterations=min(one.iterations, at_most)) for name, one in cells.items()}
+        return {
+            name: dataclasses.replace(one, iterations=min(one.iterations, at_most))
+            for name, one in cells.items()
+        }
 
 
 class LargerStep(AbstractFigure):
@@ -141,7 +178,10 @@ class LargerStep(AbstractFigure):
     title = "VPG and RPG on cartpole, a ten times larger step"
 
     def cells(self, protocol, scale):
-        return {name: cell(f"{name}-step", CARTPOLE, protocol, one, scale) for name, one in protocol.larger_steps().items()}
+        return {
+            name: cell(f"{name}-step", CARTPOLE, protocol, one, scale)
+            for name, one in protocol.larger_steps().items()
+        }
 
 
 class RunningTime(AbstractFigure):
@@ -158,23 +198,46 @@ class RunningTime(AbstractFigure):
                     name = f"time-{explicit.strip()}{window}-{fisher_window}"
                     algorithm = protocol.rnpg(window, fisher_window, solver)
                     found[f"{explicit}{window} {fisher_window}"] = cell(
-                        name, CARTPOLE, protocol, algorithm, scale, iterations=scale.timing_iterations, seeds=scale.timing_seeds
+                        name,
+                        CARTPOLE,
+                        protocol,
+                        algorithm,
+                        scale,
+                        iterations=scale.timing_iterations,
+                        seeds=scale.timing_seeds,
                     )
         return found
 
     def draw(self, path, outcomes):
-        seconds = {label: outcome.seconds / len(outcome.returns) for label, outcome in outcomes.items()}
-        rows = [(*label.removeprefix("explicit ").split(), label.startswith("explicit"), value) for label, value in seconds.items()]
-        rows = [(int(window), int(fisher), explicit, value) for window, fisher, explicit, value in rows]
-        small = min(fisher for window, fisher, _, _ in rows if window == max(row[0] for row in rows))
+        seconds = {
+            label: outcome.seconds / len(outcome.returns) for label, outcome in outcomes.items()
+        }
+        rows = [
+            (*label.removeprefix("explicit ").split(), label.startswith("explicit"), value)
+            for label, value in seconds.items()
+        ]
+        rows = [
+            (int(window), int(fisher), explicit, value) for window, fisher, explicit, value in rows
+        ]
+        small = min(
+            fisher for window, fisher, _, _ in rows if window == max(row[0] for row in rows)
+        )
         figure, axes = panels(1, 2)
         for one, (title, chosen) in zip(
             axes,
-            {"(a) K₁ = K₂ = K": lambda w, f: w == f, f"(b) K₂ = min(K, {small})": lambda w, f: f == min(w, small)}.items(),
+            {
+                "(a) K₁ = K₂ = K": lambda w, f: w == f,
+                f"(b) K₂ = min(K, {small})": lambda w, f: f == min(w, small),
+            }.items(),
             strict=True,
         ):
-            for explicit, label, colour in ((False, "ours", COLOURS[1]), (True, "explicit matrix", COLOURS[3])):
-                points = sorted((w, value) for w, f, e, value in rows if e == explicit and chosen(w, f))
+            for explicit, label, colour in (
+                (False, "ours", COLOURS[1]),
+                (True, "explicit matrix", COLOURS[3]),
+            ):
+                points = sorted(
+                    (w, value) for w, f, e, value in rows if e == explicit and chosen(w, f)
+                )
                 one.plot(*zip(*points, strict=True), marker="o", color=colour, label=label)
             one.set(title=title, xlabel="reuse size K", ylabel="seconds", ylim=(0, None))
         axes[0].legend(frameon=False)
@@ -183,7 +246,9 @@ class RunningTime(AbstractFigure):
         with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["K1", "K2", "solver", "seconds"])
-            writer.writerows([w, f, "explicit" if e else "ours", f"{value:.4g}"] for w, f, e, value in rows)
+            writer.writerows(
+                [w, f, "explicit" if e else "ours", f"{value:.4g}"] for w, f, e, value in rows
+            )
 
 
 CURVES: dict[str, AbstractFigure] = {
@@ -197,7 +262,21 @@ CURVES: dict[str, AbstractFigure] = {
     "trpo-pendulum": TrustRegion("TRPO on the inverted pendulum", PENDULUM),
     "step": LargerStep(),
 }
-FIGURES = ("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "trpo", "trpo-pendulum", "step", "why")
+FIGURES = (
+    "fig1",
+    "fig2",
+    "fig3",
+    "fig4",
+    "fig5",
+    "fig6",
+    "fig7",
+    "fig8",
+    "fig9",
+    "trpo",
+    "trpo-pendulum",
+    "step",
+    "why",
+)
 """In the paper's order; 8 and 9 come from the theory laboratory, `why` compares gradients with fresh ones."""
 
 
@@ -212,7 +291,9 @@ def frames(path: Path) -> None:
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "egl")  # else MuJoCo looks for a window
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-    for one, name, title in zip(axes, ("CartPole-v1", "InvertedPendulum-v5"), ("cartpole", "inverted pendulum"), strict=True):
+    for one, name, title in zip(
+        axes, ("CartPole-v1", "InvertedPendulum-v5"), ("cartpole", "inverted pendulum"), strict=True
+    ):
         env = gym.make(name, render_mode="rgb_array")
         env.reset(seed=0)
         for _ in range(4):
@@ -231,6 +312,8 @@ def densities(folder: Path, findings: Findings) -> None:
         findings.pictures[picture].savefig(folder / f"{name}.png", dpi=150)
         plt.close(findings.pictures[picture])
     with (folder / "fig8.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [name for name in findings.rows[0] if name != "seconds"], extrasaction="ignore")
+        writer = csv.DictWriter(
+            file, [name for name in findings.rows[0] if name != "seconds"], extrasaction="ignore"
+        )
         writer.writeheader()
         writer.writerows(findings.rows)

@@ -69,7 +69,10 @@ class FreshCell(AbstractCell):
         policy = make_policy(jax.random.fold_in(key, 0), env, cell.policy)
         first = draw(key, policy, cell.episodes)
         state = algorithm.init(policy, first, key)
-        estimators = [PG(window=window, discount=algorithm.discount, advantages=algorithm.advantages) for window in self.windows]
+        estimators = [
+            PG(window=window, discount=algorithm.discount, advantages=algorithm.advantages)
+            for window in self.windows
+        ]
         history, found = History.empty(first, max(self.windows)), []
         for n in range(1, max(self.looks) + 1):
             key_batch, key_update, key_fresh = jax.random.split(jax.random.fold_in(key, n), 3)
@@ -77,11 +80,22 @@ class FreshCell(AbstractCell):
             history, _ = history.push(batch)
             if n in self.looks:
                 fresh = draw(key_fresh, state.policy, self.fresh_episodes)
-                true = _gradient(VPG(discount=algorithm.discount, advantages=algorithm.advantages), state, _only(fresh))
-                estimates = [_gradient(one, state, _newest(history, one.window)) for one in estimators]
+                true = _gradient(
+                    VPG(discount=algorithm.discount, advantages=algorithm.advantages),
+                    state,
+                    _only(fresh),
+                )
+                estimates = [
+                    _gradient(one, state, _newest(history, one.window)) for one in estimators
+                ]
                 along = [float(one @ true / jnp.linalg.norm(true)) for one in estimates]
                 length = float(jnp.linalg.norm(true))
-                found.append([(a / float(jnp.linalg.norm(one)), a / length) for a, one in zip(along, estimates, strict=True)])
+                found.append(
+                    [
+                        (a / float(jnp.linalg.norm(one)), a / length)
+                        for a, one in zip(along, estimates, strict=True)
+                    ]
+                )
             state, _ = _update(algorithm, state, batch, key_update)
         return np.array(found)
 
@@ -91,18 +105,32 @@ def draw_fresh(path: Path, cells: Mapping[str, FreshCell], folder: Path) -> None
     figure, axes = panels(len(cells), 2, height=3.2)
     with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["algorithm", "iteration", "K", "cosine", "its standard error", "slope", "its standard error"])
+        writer.writerow(
+            [
+                "algorithm",
+                "iteration",
+                "K",
+                "cosine",
+                "its standard error",
+                "slope",
+                "its standard error",
+            ]
+        )
         for row, (label, cell) in enumerate(cells.items()):
             found = cell.read(folder)
             for k, (window, colour) in enumerate(zip(cell.windows, COLOURS, strict=False)):
                 numbers = []
                 for one, name in zip(axes[2 * row :], ("cosines", "slopes"), strict=False):
                     mean, error = found[name][:, :, k].mean(0), standard_error(found[name][:, :, k])
-                    one.errorbar(cell.looks, mean, error, color=colour, label=f"K = {window}", capsize=2)
+                    one.errorbar(
+                        cell.looks, mean, error, color=colour, label=f"K = {window}", capsize=2
+                    )
                     numbers += [mean, error]
                 for look, *values in zip(cell.looks, *numbers, strict=True):
                     writer.writerow([label, look, window, *[f"{value:.4g}" for value in values]])
-            axes[2 * row].set(title=f"{label}: cosine with the fresh gradient", xlabel="iteration", ylim=(None, 1))
+            axes[2 * row].set(
+                title=f"{label}: cosine with the fresh gradient", xlabel="iteration", ylim=(None, 1)
+            )
             axes[2 * row + 1].set(title=f"{label}: length along it, relative", xlabel="iteration")
     axes[0].legend(frameon=False)
     figure.savefig(path, dpi=150)
@@ -111,12 +139,18 @@ def draw_fresh(path: Path, cells: Mapping[str, FreshCell], folder: Path) -> None
 
 def fresh_table(cells: Mapping[str, FreshCell], folder: Path) -> list[str]:
     """Means over looks and seeds, as Markdown."""
-    lines = ["| along a run of | K | cosine with the fresh gradient | length along it, relative |", "|:--|--:|--:|--:|"]
+    lines = [
+        "| along a run of | K | cosine with the fresh gradient | length along it, relative |",
+        "|:--|--:|--:|--:|",
+    ]
     for label, cell in cells.items():
         found = cell.read(folder)
         for k, window in enumerate(cell.windows):
             cosine, slope = [found[name][:, :, k].mean(1) for name in ("cosines", "slopes")]
-            with_error = [f"{one.mean():.2f} ± {one.std(ddof=1) / np.sqrt(len(one)):.2f}" for one in (cosine, slope)]
+            with_error = [
+                f"{one.mean():.2f} ± {one.std(ddof=1) / np.sqrt(len(one)):.2f}"
+                for one in (cosine, slope)
+            ]
             lines.append(f"| {label} | {window} | {' | '.join(with_error)} |")
     return lines
 

@@ -44,13 +44,19 @@ def page(
         "| claim | figure | measured | answer |",
         "|:--|:--|:--|:--|",
     ]
-    lines += [f"| “{one.sentence}” | {one.figure} | {'<br>'.join(map(str, one.measured))} | **{one.verdict}** |" for one in answers]
+    lines += [
+        f"| “{one.sentence}” | {one.figure} | {'<br>'.join(map(str, one.measured))} | **{one.verdict}** |"
+        for one in answers
+    ]
     for name in FIGURES:
         if name in pictures:
             title = f"{name}: {CURVES[name].title if name in CURVES else TITLES[name]}"
             lines += ["", f"## {title}", "", f"![{name}]({name}.png)"]
         if name in outcomes:
-            lines += ["", *(_times(outcomes[name]) if CURVES[name].timed else _diagnostics(outcomes[name]))]
+            lines += [
+                "",
+                *(_times(outcomes[name]) if CURVES[name].timed else _diagnostics(outcomes[name])),
+            ]
         if name in outcomes and CURVES[name].note:
             lines += ["", CURVES[name].note]
         if name == "fig7" and attribution:
@@ -58,7 +64,10 @@ def page(
         if name == "why":
             lines += ["", *fresh]
         if name == "fig8" and normality:
-            lines += ["", f"{sum(row['seconds'] for row in normality) / 60:.1f} minutes of one core."]
+            lines += [
+                "",
+                f"{sum(row['seconds'] for row in normality) / 60:.1f} minutes of one core.",
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -68,12 +77,20 @@ def write_seeds(path: Path, found: Outcome) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["iteration", *range(len(found.returns))])
-        writer.writerows([i + 1, *[f"{value:.6g}" for value in column]] for i, column in enumerate(found.returns.T))
+        writer.writerows(
+            [i + 1, *[f"{value:.6g}" for value in column]]
+            for i, column in enumerate(found.returns.T)
+        )
 
 
 def _diagnostics(outcomes: Mapping[str, Outcome]) -> list[str]:
     """How well each curve did, what the oldest batch of the window still counted, and how long it took."""
-    columns = ["curve", "area under the curve", "standard error", "effective share of the oldest batch"]
+    columns = [
+        "curve",
+        "area under the curve",
+        "standard error",
+        "effective share of the oldest batch",
+    ]
     columns += [
         "largest weight: median",
         "99 %",
@@ -90,10 +107,19 @@ def _diagnostics(outcomes: Mapping[str, Outcome]) -> list[str]:
         figures = [f"{one.returns.mean():.1f}", f"{standard_error(one.returns).mean():.2f}"]
         # A window of copies has no older batch.
         figures += ["" if label in repeated else f"{_oldest(one):.0%}"]
-        figures += [f"{median:.3g}", f"{high:.3g}", f"{np.median(curves['kl'].max(1)):.2g}", f"{curves['silenced_by_age'].mean():.0%}"]
+        figures += [
+            f"{median:.3g}",
+            f"{high:.3g}",
+            f"{np.median(curves['kl'].max(1)):.2g}",
+            f"{curves['silenced_by_age'].mean():.0%}",
+        ]
         figures += [str(int((curves["refused"] > 0).sum())), f"{_minutes(one):.1f}"]
         lines.append(f"| {label} | {' | '.join(figures)} |")
-    return [*lines, "", f"All together {sum(map(_minutes, outcomes.values())):.1f} minutes of one core, compilation included."]
+    return [
+        *lines,
+        "",
+        f"All together {sum(map(_minutes, outcomes.values())):.1f} minutes of one core, compilation included.",
+    ]
 
 
 def _oldest(one: Outcome) -> float:
@@ -118,5 +144,7 @@ def _times(outcomes: Mapping[str, Outcome]) -> list[str]:
         if other is not None:
             first, second = label.split()
             ours, explicit = [run.seconds / len(run.returns) for run in (one, other)]
-            lines.append(f"| {first} | {second} | {ours:.2f} | {explicit:.2f} | {explicit / ours:.2f} |")
+            lines.append(
+                f"| {first} | {second} | {ours:.2f} | {explicit:.2f} | {explicit / ours:.2f} |"
+            )
     return lines

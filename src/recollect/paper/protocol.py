@@ -102,12 +102,22 @@ class Protocol:
         settings = dict(self._plain, learning_rate=self.larger_learning_rate)
         return {"VPG": VPG(**settings), "RPG": RPG(self.window, **settings)}
 
-    def rnpg(self, window: int, fisher_window: int | None = None, solver: Solver = Solver()) -> AbstractAlgorithm:
+    def rnpg(
+        self, window: int, fisher_window: int | None = None, solver: Solver = Solver()
+    ) -> AbstractAlgorithm:
         return RNPG(window, fisher_window or window, solver=solver, **self._natural)
 
     def ppo(self, window: int) -> AbstractAlgorithm:
-        settings: dict[str, Any] = dict(discount=self.discount, clip=self.clip, epochs=self.epochs, learning_rate=self.ppo_learning_rate)
-        settings |= dict(advantages=dataclasses.replace(self.advantages, standardise=True), minibatch=self.minibatch)
+        settings: dict[str, Any] = dict(
+            discount=self.discount,
+            clip=self.clip,
+            epochs=self.epochs,
+            learning_rate=self.ppo_learning_rate,
+        )
+        settings |= dict(
+            advantages=dataclasses.replace(self.advantages, standardise=True),
+            minibatch=self.minibatch,
+        )
         return PPO(**settings) if window == 1 else RPPO(window, **settings)
 
     def ppo_control(self, window: int) -> AbstractAlgorithm:
@@ -115,8 +125,12 @@ class Protocol:
         return equal_steps_control(self.ppo(window))
 
     def trpo(self, window: int) -> AbstractAlgorithm:
-        settings: dict[str, Any] = dict(discount=self.discount, damping=self.damping, target_kl=self.target_kl)
-        settings |= dict(advantages=Advantages("gae", "critic", standardise=True), critic=self.critic)
+        settings: dict[str, Any] = dict(
+            discount=self.discount, damping=self.damping, target_kl=self.target_kl
+        )
+        settings |= dict(
+            advantages=Advantages("gae", "critic", standardise=True), critic=self.critic
+        )
         return TRPO(**settings) if window == 1 else RTRPO(window, **settings)
 
     def policy(self, problem: Problem) -> Architecture:
@@ -126,7 +140,12 @@ class Protocol:
 
     @property
     def _plain(self) -> dict[str, Any]:
-        return dict(discount=self.discount, learning_rate=self.learning_rate, optimizer=self.optimizer, advantages=self.advantages)
+        return dict(
+            discount=self.discount,
+            learning_rate=self.learning_rate,
+            optimizer=self.optimizer,
+            advantages=self.advantages,
+        )
 
     @property
     def _natural(self) -> dict[str, Any]:

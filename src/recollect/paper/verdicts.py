@@ -31,18 +31,42 @@ class Claim:
         return "does not hold" if any(one.fails for one in self.measured) else "undecided"
 
 
-def claims(outcomes: Mapping[str, Mapping[str, Outcome]], normality: Sequence[Mapping] | None) -> list[Claim]:
+def claims(
+    outcomes: Mapping[str, Mapping[str, Outcome]], normality: Sequence[Mapping] | None
+) -> list[Claim]:
     """The claims that the figures at hand can answer."""
     found = []
-    for figure, where in (("fig2", "cartpole"), ("fig3", "inverted pendulum"), ("step", "cartpole, larger step")):
+    for figure, where in (
+        ("fig2", "cartpole"),
+        ("fig3", "inverted pendulum"),
+        ("step", "cartpole, larger step"),
+    ):
         if figure in outcomes:
             runs = outcomes[figure]
-            for reuse, vanilla in [pair for pair in (("RPG", "VPG"), ("RNPG", "VNPG")) if pair[0] in runs]:
-                gain = area_gain(f"area of {reuse} minus {vanilla}, {where}", runs[reuse], runs[vanilla])
-                ratio = error_ratio(f"standard error of {reuse} over {vanilla}, {where}", runs[reuse], runs[vanilla])
+            for reuse, vanilla in [
+                pair for pair in (("RPG", "VPG"), ("RNPG", "VNPG")) if pair[0] in runs
+            ]:
+                gain = area_gain(
+                    f"area of {reuse} minus {vanilla}, {where}", runs[reuse], runs[vanilla]
+                )
+                ratio = error_ratio(
+                    f"standard error of {reuse} over {vanilla}, {where}", runs[reuse], runs[vanilla]
+                )
                 whose = "ours: " if figure == "step" else ""
-                found.append(Claim(f"{whose}the convergence of {reuse} is faster than that of {vanilla}", figure, (gain,)))
-                found.append(Claim(f"{whose}the smaller standard errors of {reuse} …, compared to {vanilla} …", figure, (ratio,)))
+                found.append(
+                    Claim(
+                        f"{whose}the convergence of {reuse} is faster than that of {vanilla}",
+                        figure,
+                        (gain,),
+                    )
+                )
+                found.append(
+                    Claim(
+                        f"{whose}the smaller standard errors of {reuse} …, compared to {vanilla} …",
+                        figure,
+                        (ratio,),
+                    )
+                )
     if "fig4" in outcomes:
         found += _monotone(
             outcomes["fig4"],
@@ -51,13 +75,26 @@ def claims(outcomes: Mapping[str, Mapping[str, Outcome]], normality: Sequence[Ma
             "… and the smoother the trajectory is",
         )
     if "fig6" in outcomes and "fig4" in outcomes:
-        pairs = [(label, outcomes["fig6"][label], outcomes["fig4"][label.replace("K₁", "K")]) for label in list(outcomes["fig6"])[1:]]
+        pairs = [
+            (label, outcomes["fig6"][label], outcomes["fig4"][label.replace("K₁", "K")])
+            for label in list(outcomes["fig6"])[1:]
+        ]
         if pairs:
-            lost = tuple(not_worse(f"area with K₂ = 10 over K₂ = K₁, {label}", small, large) for label, small, large in pairs)
-            found.append(Claim("we could use a reasonably small reuse size for the FIM estimator", "fig6", lost))
+            lost = tuple(
+                not_worse(f"area with K₂ = 10 over K₂ = K₁, {label}", small, large)
+                for label, small, large in pairs
+            )
+            found.append(
+                Claim(
+                    "we could use a reasonably small reuse size for the FIM estimator", "fig6", lost
+                )
+            )
             least = next(iter(outcomes["fig6"]))
             kept = tuple(
-                area_gain(f"area, {label} minus {least}, both with K₂ = 10", run, outcomes["fig6"][least]) for label, run, _ in pairs
+                area_gain(
+                    f"area, {label} minus {least}, both with K₂ = 10", run, outcomes["fig6"][least]
+                )
+                for label, run, _ in pairs
             )
             found.append(Claim("such that we enjoy the benefit of reusing", "fig6", kept))
     if "fig7" in outcomes:
@@ -66,7 +103,9 @@ def claims(outcomes: Mapping[str, Mapping[str, Outcome]], normality: Sequence[Ma
         if figure in outcomes:
             runs = outcomes[figure]
             gain = area_gain(f"area of RTRPO minus TRPO, {where}", runs["RTRPO"], runs["TRPO"])
-            ratio = error_ratio(f"standard error of RTRPO over TRPO, {where}", runs["RTRPO"], runs["TRPO"])
+            ratio = error_ratio(
+                f"standard error of RTRPO over TRPO, {where}", runs["RTRPO"], runs["TRPO"]
+            )
             found += [
                 Claim("ours: RTRPO is faster than TRPO", figure, (gain,)),
                 Claim("ours: RTRPO is steadier than TRPO", figure, (ratio,)),
@@ -118,9 +157,18 @@ def _monotone(runs: Mapping[str, Outcome], figure: str, faster: str, steadier: s
     labels = list(runs)
     pairs = list(zip(labels[1:], labels[:-1], strict=True))
     areas = {"area": 1.0, "area of the first third": 1 / 3}
-    gains = [area_gain(f"{what}, {a} minus {b}", runs[a], runs[b], part) for a, b in pairs for what, part in areas.items()]
-    gains = tuple(gain for gain in gains if gain.low < gain.high)  # curves are the same until the smaller window is full
-    ratios = tuple(error_ratio(f"standard error, {more} over {less}", runs[more], runs[less]) for more, less in pairs)
+    gains = [
+        area_gain(f"{what}, {a} minus {b}", runs[a], runs[b], part)
+        for a, b in pairs
+        for what, part in areas.items()
+    ]
+    gains = tuple(
+        gain for gain in gains if gain.low < gain.high
+    )  # curves are the same until the smaller window is full
+    ratios = tuple(
+        error_ratio(f"standard error, {more} over {less}", runs[more], runs[less])
+        for more, less in pairs
+    )
     return [Claim(faster, figure, gains), Claim(steadier, figure, ratios)]
 
 

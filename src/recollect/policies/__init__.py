@@ -11,7 +11,12 @@ from recollect.policies.categorical import (
     tabular_direct_policy,
     tabular_softmax_policy,
 )
-from recollect.policies.gaussian import Gaussian, SquashedGaussian, gaussian_policy, squashed_gaussian_policy
+from recollect.policies.gaussian import (
+    Gaussian,
+    SquashedGaussian,
+    gaussian_policy,
+    squashed_gaussian_policy,
+)
 from recollect.policies.networks import MLP, mlp, table
 from recollect.policies.policy import AbstractHead, AbstractPolicy, Policy
 from recollect.policies.shift import ShiftPolicy

@@ -53,14 +53,18 @@ class Architecture:
         if not normalise:
             return policy
         if not isinstance(policy, Policy):
-            raise ValueError(f"normalise=True does not go with the {type(policy).__name__} of {env_name(env)}; leave it out.")
+            raise ValueError(
+                f"normalise=True does not go with the {type(policy).__name__} of {env_name(env)}; leave it out."
+            )
         return dataclasses.replace(policy, normaliser=Normaliser.fresh(env.observation_size))
 
     def _build(self, key: PRNGKeyArray, env: AbstractEnv | HostEnv) -> AbstractPolicy:
         size, actions, shape = env.observation_size, env.actions, (self.widths, self.activation)
         if actions.whole:
             if self.head != "auto":
-                raise ValueError(f"head={self.head!r} is for actions that are numbers, and {env_name(env)} has choices; use head='auto'.")
+                raise ValueError(
+                    f"head={self.head!r} is for actions that are numbers, and {env_name(env)} has choices; use head='auto'."
+                )
             if actions.count is None:
                 return multi_softmax_policy(key, size, actions.counts or (), *shape)
             if isinstance(env, Tabular):
@@ -71,7 +75,9 @@ class Architecture:
         if self.head in ("auto", "gaussian"):
             return gaussian_policy(key, size, actions.size, *shape, self.log_std)
         if actions.bounds is None:
-            raise ValueError(f"head={self.head!r} needs actions with bounds, which {env_name(env)} has not; use head='gaussian'.")
+            raise ValueError(
+                f"head={self.head!r} needs actions with bounds, which {env_name(env)} has not; use head='gaussian'."
+            )
         if self.head == "squashed":
             return squashed_gaussian_policy(key, size, actions.bounds, *shape, self.log_std)
         return grid_softmax_policy(key, size, actions.bounds, self.points, *shape)

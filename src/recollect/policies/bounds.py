@@ -39,7 +39,11 @@ def checked_bounds(bounds: Sequence[tuple[float, float]], cells: int) -> Bounds:
     plain = tuple((float(low), float(high)) for low, high in pairs)
     for low, high in plain:
         if not -limit < low < high < limit:
-            raise ValueError(f"bounds={(low, high)!r} is not a finite range; give finite numbers with low < high.")
+            raise ValueError(
+                f"bounds={(low, high)!r} is not a finite range; give finite numbers with low < high."
+            )
         if high - low < cells * resolution(((low, high),), dtype)[0]:
-            raise ValueError(f"bounds={(low, high)!r} is too narrow for {dtype} to tell actions apart; widen it or ask for fewer points.")
+            raise ValueError(
+                f"bounds={(low, high)!r} is too narrow for {dtype} to tell actions apart; widen it or ask for fewer points."
+            )
     return plain

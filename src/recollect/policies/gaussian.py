@@ -27,7 +27,9 @@ class Gaussian(AbstractHead):
     def sample(self, key: PRNGKeyArray, outputs: Float[Array, " out"]) -> Float[Array, " out"]:
         return outputs + jnp.exp(self.log_std) * jax.random.normal(key, outputs.shape)
 
-    def log_prob(self, outputs: Float[Array, " out"], action: Float[Array, " out"]) -> Float[Array, ""]:
+    def log_prob(
+        self, outputs: Float[Array, " out"], action: Float[Array, " out"]
+    ) -> Float[Array, ""]:
         return jnp.sum(_log_density(action, outputs, self.log_std))
 
     def mode(self, outputs: Float[Array, " out"]) -> Float[Array, " out"]:
@@ -36,12 +38,16 @@ class Gaussian(AbstractHead):
     def entropy(self, outputs: Float[Array, " out"]) -> Float[Array, ""]:
         return jnp.sum(self.log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e))
 
-    def kl(self, outputs: Float[Array, " out"], other: "Gaussian", other_outputs: Float[Array, " out"]) -> Float[Array, ""]:
+    def kl(
+        self, outputs: Float[Array, " out"], other: "Gaussian", other_outputs: Float[Array, " out"]
+    ) -> Float[Array, ""]:
         spread = jnp.exp(2 * (self.log_std - other.log_std))
         distance = ((outputs - other_outputs) * jnp.exp(-other.log_std)) ** 2
         return jnp.sum(other.log_std - self.log_std + 0.5 * (spread + distance - 1))
 
-    def fisher_root(self, outputs: Float[Array, " out"]) -> tuple["Gaussian", Float[Array, "rank out"]]:
+    def fisher_root(
+        self, outputs: Float[Array, " out"]
+    ) -> tuple["Gaussian", Float[Array, "rank out"]]:
         """The Fisher matrix of N(μ, σ²) by (μ, log σ) is diag(1/σ², 2)."""
         eye, zero = jnp.eye(outputs.size), jnp.zeros((outputs.size, outputs.size))
         on_mean = jnp.concatenate([eye * jnp.exp(-self.log_std), zero])
@@ -69,7 +75,9 @@ class SquashedGaussian(AbstractHead):
     def sample(self, key: PRNGKeyArray, outputs: Float[Array, " out"]) -> Float[Array, " out"]:
         return self._squash(Gaussian(self.log_std).sample(key, outputs))
 
-    def log_prob(self, outputs: Float[Array, " out"], action: Float[Array, " out"]) -> Float[Array, ""]:
+    def log_prob(
+        self, outputs: Float[Array, " out"], action: Float[Array, " out"]
+    ) -> Float[Array, ""]:
         low, high = ends(self.bounds, outputs.dtype)
         edge = resolution(self.bounds, outputs.dtype)
         above_low, below_high = jnp.maximum(action - low, edge), jnp.maximum(high - action, edge)
@@ -77,7 +85,9 @@ class SquashedGaussian(AbstractHead):
         slope = 2 * above_low * (below_high / (high - low))
         inside = _log_density(u, outputs, self.log_std) - jnp.log(slope)
         limit = 0.5 * jnp.log((high - low - edge) / edge)
-        beyond = norm.logcdf((jnp.sign(u) * outputs - limit) * jnp.exp(-self.log_std)) - jnp.log(edge)
+        beyond = norm.logcdf((jnp.sign(u) * outputs - limit) * jnp.exp(-self.log_std)) - jnp.log(
+            edge
+        )
         return jnp.sum(jnp.where(jnp.minimum(above_low, below_high) > edge, inside, beyond))
 
     def mode(self, outputs: Float[Array, " out"]) -> Float[Array, " out"]:
@@ -88,14 +98,23 @@ class SquashedGaussian(AbstractHead):
         """H(u) + E[log |da/du|], the mean by Gauss–Hermite quadrature: within 6e-5 up to a standard deviation of 3, 6e-4 up to 4."""
         low, high = ends(self.bounds, outputs.dtype)
         u = outputs + jnp.exp(self.log_std) * NODES[:, None]
-        log_slope = jnp.log(2 * (high - low)) + jax.nn.log_sigmoid(2 * u) + jax.nn.log_sigmoid(-2 * u)
+        log_slope = (
+            jnp.log(2 * (high - low)) + jax.nn.log_sigmoid(2 * u) + jax.nn.log_sigmoid(-2 * u)
+        )
         return Gaussian(self.log_std).entropy(outputs) + jnp.sum(WEIGHTS @ log_slope)
 
-    def kl(self, outputs: Float[Array, " out"], other: "SquashedGaussian", other_outputs: Float[Array, " out"]) -> Float[Array, ""]:
+    def kl(
+        self,
+        outputs: Float[Array, " out"],
+        other: "SquashedGaussian",
+        other_outputs: Float[Array, " out"],
+    ) -> Float[Array, ""]:
         """The divergence of u, which no one-to-one map changes; both heads need the same bounds."""
         return Gaussian(self.log_std).kl(outputs, Gaussian(other.log_std), other_outputs)
 
-    def fisher_root(self, outputs: Float[Array, " out"]) -> tuple["SquashedGaussian", Float[Array, "rank out"]]:
+    def fisher_root(
+        self, outputs: Float[Array, " out"]
+    ) -> tuple["SquashedGaussian", Float[Array, "rank out"]]:
         """That of u: the map from u to a has no parameters, so the scores are the same."""
         on_head, on_mean = Gaussian(self.log_std).fisher_root(outputs)
         return SquashedGaussian(on_head.log_std, self.bounds), on_mean
@@ -107,7 +126,9 @@ class SquashedGaussian(AbstractHead):
         return jnp.where(u > 0, high - distance, low + distance)
 
 
-def _log_density(x: Float[Array, " out"], mean: Float[Array, " out"], log_std: Float[Array, " out"]) -> Float[Array, " out"]:
+def _log_density(
+    x: Float[Array, " out"], mean: Float[Array, " out"], log_std: Float[Array, " out"]
+) -> Float[Array, " out"]:
     return norm.logpdf((x - mean) * jnp.exp(-log_std)) - log_std
 
 
@@ -121,7 +142,10 @@ def gaussian_policy(
 ) -> Policy:
     """A Gaussian over an MLP, first with mean near zero and standard deviation exp(`log_std`)."""
     check_count("action_size", action_size)
-    return Policy(mlp(key, observation_size, action_size, widths, activation), Gaussian(jnp.full(action_size, log_std)))
+    return Policy(
+        mlp(key, observation_size, action_size, widths, activation),
+        Gaussian(jnp.full(action_size, log_std)),
+    )
 
 
 def squashed_gaussian_policy(
@@ -138,4 +162,7 @@ def squashed_gaussian_policy(
     widely over the range, with a standard deviation of 0.63 half ranges.
     """
     bounds = checked_bounds(bounds, 4)  # two edge cells, and as much again between them
-    return Policy(mlp(key, observation_size, len(bounds), widths, activation), SquashedGaussian(jnp.full(len(bounds), log_std), bounds))
+    return Policy(
+        mlp(key, observation_size, len(bounds), widths, activation),
+        SquashedGaussian(jnp.full(len(bounds), log_std), bounds),
+    )

@@ -9,7 +9,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from recollect.checks import check_count, check_name
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "silu": jax.nn.silu}
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
+    "silu": jax.nn.silu,
+}
 
 
 class Affine(eqx.Module):
@@ -36,7 +40,12 @@ class MLP(eqx.Module):
 
 
 def mlp(
-    key: PRNGKeyArray, inputs: int, outputs: int, widths: Sequence[int] = (32,), activation: str = "relu", final_scale: float = 0.01
+    key: PRNGKeyArray,
+    inputs: int,
+    outputs: int,
+    widths: Sequence[int] = (32,),
+    activation: str = "relu",
+    final_scale: float = 0.01,
 ) -> MLP:
     """An MLP with scaled orthogonal weights and zero biases.
 

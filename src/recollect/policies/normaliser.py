@@ -61,5 +61,7 @@ class Normaliser(Frozen):
         share = count / jnp.maximum(total, 1)
         apart = new.mean - units.mean
         mean = units.mean + share * apart
-        variance = (1 - share) * units.spread**2 + share * new.spread**2 + share * (1 - share) * apart**2
+        variance = (
+            (1 - share) * units.spread**2 + share * new.spread**2 + share * (1 - share) * apart**2
+        )
         return Normaliser(Units(mean, jnp.sqrt(variance)), total)

@@ -20,11 +20,15 @@ class AbstractPolicy(eqx.Module):
     """
 
     @abc.abstractmethod
-    def sample(self, key: PRNGKeyArray, observation: Float[Array, "*feature"]) -> Shaped[Array, "*action"]:
+    def sample(
+        self, key: PRNGKeyArray, observation: Float[Array, "*feature"]
+    ) -> Shaped[Array, "*action"]:
         """A draw a ~ π(·|s)."""
 
     @abc.abstractmethod
-    def log_prob(self, observation: Float[Array, "*feature"], action: Shaped[Array, "*action"]) -> Float[Array, ""]:
+    def log_prob(
+        self, observation: Float[Array, "*feature"], action: Shaped[Array, "*action"]
+    ) -> Float[Array, ""]:
         """log π(a|s)."""
 
     @abc.abstractmethod
@@ -36,10 +40,14 @@ class AbstractPolicy(eqx.Module):
         """−E[log π(a|s)]."""
 
     @abc.abstractmethod
-    def kl(self, other: "AbstractPolicy", observation: Float[Array, "*feature"]) -> Float[Array, ""]:
+    def kl(
+        self, other: "AbstractPolicy", observation: Float[Array, "*feature"]
+    ) -> Float[Array, ""]:
         """KL(π(·|s) ‖ other(·|s))."""
 
-    def seeing(self, observations: Float[Array, "row *feature"], mask: Bool[Array, " row"]) -> tuple["AbstractPolicy", "AbstractPolicy"]:
+    def seeing(
+        self, observations: Float[Array, "row *feature"], mask: Bool[Array, " row"]
+    ) -> tuple["AbstractPolicy", "AbstractPolicy"]:
         """For policies that keep statistics of what they see: where an update starts, and from where its step is measured."""
         del observations, mask
         return self, self
@@ -49,10 +57,14 @@ class AbstractHead(eqx.Module):
     """A distribution over actions whose parameters a network puts out."""
 
     @abc.abstractmethod
-    def sample(self, key: PRNGKeyArray, outputs: Float[Array, " out"]) -> Shaped[Array, "*action"]: ...
+    def sample(
+        self, key: PRNGKeyArray, outputs: Float[Array, " out"]
+    ) -> Shaped[Array, "*action"]: ...
 
     @abc.abstractmethod
-    def log_prob(self, outputs: Float[Array, " out"], action: Shaped[Array, "*action"]) -> Float[Array, ""]: ...
+    def log_prob(
+        self, outputs: Float[Array, " out"], action: Shaped[Array, "*action"]
+    ) -> Float[Array, ""]: ...
 
     @abc.abstractmethod
     def mode(self, outputs: Float[Array, " out"]) -> Shaped[Array, "*action"]: ...
@@ -61,10 +73,17 @@ class AbstractHead(eqx.Module):
     def entropy(self, outputs: Float[Array, " out"]) -> Float[Array, ""]: ...
 
     @abc.abstractmethod
-    def kl(self, outputs: Float[Array, " out"], other: "AbstractHead", other_outputs: Float[Array, " out"]) -> Float[Array, ""]: ...
+    def kl(
+        self,
+        outputs: Float[Array, " out"],
+        other: "AbstractHead",
+        other_outputs: Float[Array, " out"],
+    ) -> Float[Array, ""]: ...
 
     @abc.abstractmethod
-    def fisher_root(self, outputs: Float[Array, " out"]) -> tuple["AbstractHead", Float[Array, "rank out"]]:
+    def fisher_root(
+        self, outputs: Float[Array, " out"]
+    ) -> tuple["AbstractHead", Float[Array, "rank out"]]:
         """The Fisher matrix of the distribution in closed form over actions, as a root.
 
         Returns cotangents on the head's own arrays (with a leading rank axis) and on the outputs,
@@ -89,7 +108,9 @@ class Policy(AbstractPolicy):
     def normalise(self, observations: Float[Array, "*row feature"]) -> Float[Array, "*row feature"]:
         return observations if self.normaliser is None else self.normaliser(observations)
 
-    def seeing(self, observations: Float[Array, "row *feature"], mask: Bool[Array, " row"]) -> tuple["Policy", "Policy"]:
+    def seeing(
+        self, observations: Float[Array, "row *feature"], mask: Bool[Array, " row"]
+    ) -> tuple["Policy", "Policy"]:
         """The policy with statistics that include new observations, and the policy that its step is measured from.
 
         Other statistics move π, so the step is measured from the policy as it was: a trust region sees
@@ -103,10 +124,14 @@ class Policy(AbstractPolicy):
         choose = lambda new, old: jnp.where(first, new, old) if eqx.is_array(new) else new
         return start, jax.tree.map(choose, start, self)
 
-    def sample(self, key: PRNGKeyArray, observation: Float[Array, "*feature"]) -> Shaped[Array, "*action"]:
+    def sample(
+        self, key: PRNGKeyArray, observation: Float[Array, "*feature"]
+    ) -> Shaped[Array, "*action"]:
         return self.head.sample(key, self.outputs(observation))
 
-    def log_prob(self, observation: Float[Array, "*feature"], action: Shaped[Array, "*action"]) -> Float[Array, ""]:
+    def log_prob(
+        self, observation: Float[Array, "*feature"], action: Shaped[Array, "*action"]
+    ) -> Float[Array, ""]:
         return self.head.log_prob(self.outputs(observation), action)
 
     def mode(self, observation: Float[Array, "*feature"]) -> Shaped[Array, "*action"]:

@@ -103,7 +103,9 @@ class LayerScores(AbstractScores):
     def pull(self, coefficients: Float[Array, " row"]) -> Float[Array, " d"]:
         parts = []
         for x, δ, bias in self._layers():
-            matrix = (δ * coefficients) @ x.T if δ.shape[0] < x.shape[0] else δ @ (x * coefficients).T
+            matrix = (
+                (δ * coefficients) @ x.T if δ.shape[0] < x.shape[0] else δ @ (x * coefficients).T
+            )
             parts.append(matrix.ravel())
             if bias:
                 parts.append(δ @ coefficients)
@@ -193,7 +195,12 @@ class SharedScores(AbstractScores):
     def take(self, indices: Int[Array, " sample"]) -> LayerScores:
         state, which = jnp.divmod(indices, self.rank)
         picked = lambda x: x[state, which].T
-        return LayerScores([x[state].T for x in self.inputs], [picked(δ) for δ in self.deltas], picked(self.head), self.biased)
+        return LayerScores(
+            [x[state].T for x in self.inputs],
+            [picked(δ) for δ in self.deltas],
+            picked(self.head),
+            self.biased,
+        )
 
     def _apart(self) -> LayerScores:
         """Every row with inputs of its own."""
@@ -263,7 +270,12 @@ def fold(
     whole, rest = divmod(states, size)
     shape = jax.eval_shape(lambda: chunk(0, size))
     trips = jnp.minimum(whole, -(-count // size))
-    total = lax.fori_loop(0, trips, lambda i, total: total + chunk(i * size, size), jnp.zeros(shape.shape, shape.dtype))
+    total = lax.fori_loop(
+        0,
+        trips,
+        lambda i, total: total + chunk(i * size, size),
+        jnp.zeros(shape.shape, shape.dtype),
+    )
     return total + chunk(whole * size, rest) if rest else total
 
 
@@ -272,7 +284,9 @@ def score_matrix(
 ) -> tuple[Float[Array, " row"], AbstractScores]:
     """log π(a|s) and the scores ∇log π(a|s) of every row."""
     if not isinstance(policy, Policy) or not isinstance(policy.network, MLP):
-        return jax.vmap(policy.log_prob)(observations, actions), TracedScores(policy, observations, actions)
+        return jax.vmap(policy.log_prob)(observations, actions), TracedScores(
+            policy, observations, actions
+        )
 
     def log_prob(parts, action):
         head, outputs = parts
@@ -281,17 +295,23 @@ def score_matrix(
     outputs, inputs, back = _through_layers(policy.network, policy.normalise(observations).T)
     each = jax.vmap(jax.value_and_grad(log_prob), in_axes=((None, -1), -1), out_axes=-1)
     log_probs, (on_head, on_outputs) = each((policy.head, outputs), jnp.moveaxis(actions, 0, -1))
-    return log_probs, LayerScores(inputs, back(on_outputs), _stack(on_head, outputs.shape[1]), _biased(policy.network))
+    return log_probs, LayerScores(
+        inputs, back(on_outputs), _stack(on_head, outputs.shape[1]), _biased(policy.network)
+    )
 
 
-def expected_score_matrix(policy: AbstractPolicy, observations: Float[Array, "row ..."]) -> AbstractScores:
+def expected_score_matrix(
+    policy: AbstractPolicy, observations: Float[Array, "row ..."]
+) -> AbstractScores:
     """Scores whose outer products sum, state by state, to E_a[∇log π(a|s) ∇log π(a|s)ᵀ] in closed form.
 
     A state has as many as the distribution's Fisher matrix has rank.
     """
     if not isinstance(policy, Policy) or not isinstance(policy.network, MLP):
         kind = type(policy.network if isinstance(policy, Policy) else policy).__name__
-        raise ValueError(f"fisher='expected' needs a Policy with an MLP, whose closed form is known, and not {kind}; use fisher='score'.")
+        raise ValueError(
+            f"fisher='expected' needs a Policy with an MLP, whose closed form is known, and not {kind}; use fisher='score'."
+        )
     network, head = policy.network, policy.head
 
     def scores(x):
@@ -328,7 +348,9 @@ def _through_layers(network: MLP, x: Float[Array, "in row"]):
 
 def _stack(head: AbstractHead, rows: int) -> Float[Array, "m row"]:
     """The head's own arrays, flattened and one above the other."""
-    return jnp.concatenate([jnp.zeros((0, rows)), *[leaf.reshape(-1, rows) for leaf in jax.tree.leaves(head)]])
+    return jnp.concatenate(
+        [jnp.zeros((0, rows)), *[leaf.reshape(-1, rows) for leaf in jax.tree.leaves(head)]]
+    )
 
 
 def _biased(network: MLP) -> tuple[bool, ...]:

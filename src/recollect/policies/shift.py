@@ -16,7 +16,9 @@ class ShiftPolicy(AbstractPolicy):
     def sample(self, key: PRNGKeyArray, observation: Float[Array, "1"]) -> Float[Array, "1"]:
         return self.mode(observation) + normal(key, (1,))
 
-    def log_prob(self, observation: Float[Array, "1"], action: Float[Array, "1"]) -> Float[Array, ""]:
+    def log_prob(
+        self, observation: Float[Array, "1"], action: Float[Array, "1"]
+    ) -> Float[Array, ""]:
         return norm.logpdf(action[0] + observation[0] - self.shift)
 
     def mode(self, observation: Float[Array, "1"]) -> Float[Array, "1"]:

@@ -27,7 +27,9 @@ def learning_curves(
         title: of the picture.
         controls: names of curves that are drawn dashed, without shade, in the colour of another.
     """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), width_ratios=(3, 2), layout="constrained")
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(11, 4.2), width_ratios=(3, 2), layout="constrained"
+    )
     seeds = len(next(iter(curves.values())))
     own = [name for name in curves if name not in controls]
     colours = dict(zip(own, COLOURS * len(own), strict=False))

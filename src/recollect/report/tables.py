@@ -36,7 +36,10 @@ def summarise(training: Training) -> Summary:
     """The figures of a run; iterations after a seed has stopped do not count."""
     returns = training.curves["return_mean"]
     tenth = max(1, returns.shape[1] // 10)
-    last = [row[np.isfinite(row)][-tenth:].mean() if np.isfinite(row).any() else np.nan for row in returns]
+    last = [
+        row[np.isfinite(row)][-tenth:].mean() if np.isfinite(row).any() else np.nan
+        for row in returns
+    ]
     steps = int(np.nanmax(training.curves["environment_steps"], axis=1).sum())
     seconds, errors = float(training.clock[-1]), standard_error(returns)
     return Summary(
@@ -52,7 +55,15 @@ def summarise(training: Training) -> Summary:
 
 def table(summaries: Mapping[str, Summary]) -> Table:
     """The summaries for people."""
-    columns = ("algorithm", "final return", "area under curve", "standard error", "environment steps", "seconds", "transitions/s")
+    columns = (
+        "algorithm",
+        "final return",
+        "area under curve",
+        "standard error",
+        "environment steps",
+        "seconds",
+        "transitions/s",
+    )
     result = Table(*columns)
     for column in result.columns[1:]:
         column.justify = "right"

@@ -29,10 +29,14 @@ def check_draws(algorithm: AbstractAlgorithm, collector: AbstractCollector) -> N
             "the immediate reward alone; use estimator='exact' where the environment knows it, or baseline='critic'."
         )
     if algorithm.discount_states:
-        raise ValueError(f"discount_states=True would discount twice, as {name} draws states by γ^t already; leave it out.")
+        raise ValueError(
+            f"discount_states=True would discount twice, as {name} draws states by γ^t already; leave it out."
+        )
 
 
-def check_fit(env: AbstractEnv | HostEnv, algorithm: AbstractAlgorithm, start: Start = None) -> None:
+def check_fit(
+    env: AbstractEnv | HostEnv, algorithm: AbstractAlgorithm, start: Start = None
+) -> None:
     """Raise unless the policy can act in the environment and the algorithm's settings make sense there."""
     name = env_name(env)
     key = jax.random.key(0)
@@ -51,29 +55,47 @@ def check_fit(env: AbstractEnv | HostEnv, algorithm: AbstractAlgorithm, start: S
             f"policy does not fit {name}, whose observations have {env.observation_size} features: {error}; "
             "build it for that size, or leave it out to get one that fits."
         ) from error
-    if action.shape != env.actions.shape or jnp.issubdtype(action.dtype, jnp.integer) != env.actions.whole:
+    if (
+        action.shape != env.actions.shape
+        or jnp.issubdtype(action.dtype, jnp.integer) != env.actions.whole
+    ):
         raise ValueError(
             f"policy gives actions of shape {action.shape} and type {action.dtype}, but {name} takes {env.actions}; build it for that."
         )
     if isinstance(policy, Policy) and isinstance(policy.head, Softmax | Probabilities):
         outputs = eqx.filter_eval_shape(policy.outputs, observation).shape[0]
         if outputs != env.actions.count:
-            raise ValueError(f"policy chooses among {outputs} actions, but {name} has {env.actions.count}; build it for that many.")
-    direct, project, count = isinstance(policy, Policy) and isinstance(policy.head, Probabilities), algorithm.project, env.actions.count
+            raise ValueError(
+                f"policy chooses among {outputs} actions, but {name} has {env.actions.count}; build it for that many."
+            )
+    direct, project, count = (
+        isinstance(policy, Policy) and isinstance(policy.head, Probabilities),
+        algorithm.project,
+        env.actions.count,
+    )
     if direct != isinstance(project, Simplex):
         raise ValueError(
             f"project={type(project).__name__} does not go with this policy; a table of probabilities (tabular_direct_policy) "
             "needs project=Simplex(), and no other policy can use it."
         )
     if isinstance(project, Simplex) and count and float(project.floor) * count >= 1:
-        raise ValueError(f"floor={float(project.floor):g} leaves no room for {count} actions; give less than {1 / count:g}.")
-    if isinstance(env, AbstractOracle) and abs(float(env.discount) - float(algorithm.discount)) > 1e-6:
+        raise ValueError(
+            f"floor={float(project.floor):g} leaves no room for {count} actions; give less than {1 / count:g}."
+        )
+    if (
+        isinstance(env, AbstractOracle)
+        and abs(float(env.discount) - float(algorithm.discount)) > 1e-6
+    ):
         raise ValueError(
             f"discount={float(algorithm.discount):g} of the algorithm differs from discount={float(env.discount):g} of {name}; "
             f"give the algorithm discount={float(env.discount):g}."
         )
     exact = algorithm.advantages.estimator == "exact" or algorithm.weights.ratio == "occupancy"
     if exact and not isinstance(env, AbstractOracle):
-        raise ValueError(f"{name} does not know its exact advantages and occupancies; use estimator='return' and ratio='policy'.")
+        raise ValueError(
+            f"{name} does not know its exact advantages and occupancies; use estimator='return' and ratio='policy'."
+        )
     if exact and isinstance(env, LQC) and not isinstance(policy, ShiftPolicy):
-        raise ValueError(f"policy is a {type(policy).__name__}, but LQC knows exact answers for ShiftPolicy alone; use that.")
+        raise ValueError(
+            f"policy is a {type(policy).__name__}, but LQC knows exact answers for ShiftPolicy alone; use that."
+        )

@@ -9,7 +9,18 @@ epsilon. Windows hold some 2,000 transitions, several episodes, so that what one
 import dataclasses
 from typing import Any
 
-from recollect.algorithms import ALGORITHMS, PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG, AbstractAlgorithm
+from recollect.algorithms import (
+    ALGORITHMS,
+    PPO,
+    RNPG,
+    RPG,
+    RPPO,
+    RTRPO,
+    TRPO,
+    VNPG,
+    VPG,
+    AbstractAlgorithm,
+)
 from recollect.checks import check_name
 from recollect.collect.compiled import Episodes, Steps
 from recollect.collect.rollout import AbstractCollector
@@ -61,10 +72,14 @@ def _gradients(discount: float, policy: Architecture) -> dict[str, Preset]:
     return {name: Preset(algorithm, Steps(8, 64), policy) for name, algorithm in algorithms.items()}
 
 
-def _balancing(discount: float, radius: float, max_length: float, epsilon: float, policy: Architecture) -> dict[str, Preset]:
+def _balancing(
+    discount: float, radius: float, max_length: float, epsilon: float, policy: Architecture
+) -> dict[str, Preset]:
     """For poles on carts, where every step pays the same until the pole falls."""
     shared: dict[str, Any] = dict(discount=discount, advantages=PLAIN, critic=CRITIC)
-    trust: dict[str, Any] = dict(fisher="expected", damping=0.01, target_kl=radius, max_length=max_length)
+    trust: dict[str, Any] = dict(
+        fisher="expected", damping=0.01, target_kl=radius, max_length=max_length
+    )
     clip: dict[str, Any] = dict(learning_rate=3e-3, optimizer=f"adam:{epsilon}")
     return {
         **_gradients(discount, policy),
@@ -86,42 +101,79 @@ def _swinging(discount: float, policy: Architecture) -> dict[str, Preset]:
         "ppo": PPO(**shared, **clip),
         "rppo": RPPO(window=4, **shared, **clip),
     }
-    return _gradients(discount, policy) | {name: Preset(algorithm, Steps(8, 64), policy) for name, algorithm in algorithms.items()}
+    return _gradients(discount, policy) | {
+        name: Preset(algorithm, Steps(8, 64), policy) for name, algorithm in algorithms.items()
+    }
 
 
 def _running(
-    discount: float, gae_lambda: float, copies: int, steps: int, trust: Architecture, clip: Architecture, radius: float, damping: float
+    discount: float,
+    gae_lambda: float,
+    copies: int,
+    steps: int,
+    trust: Architecture,
+    clip: Architecture,
+    radius: float,
+    damping: float,
 ) -> dict[str, Preset]:
     """For bodies that learn to run. The first spread of actions decides most: what throws a hopper over sets a cheetah in motion."""
-    shared: dict[str, Any] = dict(discount=discount, advantages=Advantages("vtrace", "critic", gae_lambda=gae_lambda, standardise=True))
+    shared: dict[str, Any] = dict(
+        discount=discount,
+        advantages=Advantages("vtrace", "critic", gae_lambda=gae_lambda, standardise=True),
+    )
     # The closed form has several rows for each state, so one batch of states is enough for the Fisher matrix, and with
     # so much damping a preconditioner from few rows takes as many steps, each in less time.
-    natural: dict[str, Any] = dict(fisher="expected", fisher_window=1, damping=damping, solver=Solver(preconditioner_rows=128))
-    natural |= dict(target_kl=radius, critic=Critic(learning_rate=1e-3, epochs=20, minibatch=128, fit="batch"))
-    clipped: dict[str, Any] = dict(learning_rate=3e-4, critic=Critic(learning_rate=1e-3, fit="batch"))
+    natural: dict[str, Any] = dict(
+        fisher="expected", fisher_window=1, damping=damping, solver=Solver(preconditioner_rows=128)
+    )
+    natural |= dict(
+        target_kl=radius, critic=Critic(learning_rate=1e-3, epochs=20, minibatch=128, fit="batch")
+    )
+    clipped: dict[str, Any] = dict(
+        learning_rate=3e-4, critic=Critic(learning_rate=1e-3, fit="batch")
+    )
     return {
         **_gradients(discount, trust),
         "trpo": Preset(TRPO(**shared, **natural), Steps(8, 256), trust),
         "rtrpo": Preset(RTRPO(window=4, **shared, **natural), Steps(8, steps), trust),
         "ppo": Preset(PPO(minibatch=64, **shared, **clipped), Steps(copies, 2048 // copies), clip),
-        "rppo": Preset(RPPO(window=4, minibatch=128, **shared, **clipped), Steps(copies, 512 // copies), clip),
+        "rppo": Preset(
+            RPPO(window=4, minibatch=128, **shared, **clipped), Steps(copies, 512 // copies), clip
+        ),
     }
 
 
 def _careful(rppo: Preset) -> Preset:
     """A cheetah that runs is quickly thrown over by long steps: more of them, each shorter, and little noise."""
-    algorithm = dataclasses.replace(rppo.algorithm, window=2, learning_rate=1e-4, epochs=20, minibatch=64, clip=0.1)
-    return dataclasses.replace(rppo, algorithm=algorithm, policy=Architecture(widths=(256, 256), log_std=-2.0))
+    algorithm = dataclasses.replace(
+        rppo.algorithm, window=2, learning_rate=1e-4, epochs=20, minibatch=64, clip=0.1
+    )
+    return dataclasses.replace(
+        rppo, algorithm=algorithm, policy=Architecture(widths=(256, 256), log_std=-2.0)
+    )
 
 
 HOPPER = Architecture(widths=(64, 64), activation="tanh")
 CHEETAH = Architecture(widths=(64, 64), activation="tanh", log_std=-1.0)
 PRESETS: dict[str, dict[str, Preset]] = {
-    "CartPole-v1": _balancing(discount=0.98, radius=0.02, max_length=1.0, epsilon=0.01, policy=Architecture()),
-    "InvertedPendulum-v5": _balancing(discount=0.99, radius=0.03, max_length=0.1, epsilon=0.03, policy=Architecture(log_std=-1.0)),
+    "CartPole-v1": _balancing(
+        discount=0.98, radius=0.02, max_length=1.0, epsilon=0.01, policy=Architecture()
+    ),
+    "InvertedPendulum-v5": _balancing(
+        discount=0.99, radius=0.03, max_length=0.1, epsilon=0.03, policy=Architecture(log_std=-1.0)
+    ),
     "Acrobot-v1": _swinging(discount=0.99, policy=Architecture()),
     "Pendulum-v1": _swinging(discount=0.9, policy=Architecture(widths=(64,), activation="tanh")),
-    "Hopper-v5": _running(discount=0.99, gae_lambda=0.95, copies=8, steps=128, trust=HOPPER, clip=HOPPER, radius=0.02, damping=0.2),
+    "Hopper-v5": _running(
+        discount=0.99,
+        gae_lambda=0.95,
+        copies=8,
+        steps=128,
+        trust=HOPPER,
+        clip=HOPPER,
+        radius=0.02,
+        damping=0.2,
+    ),
     "HalfCheetah-v5": _running(
         discount=0.98,
         gae_lambda=0.92,

@@ -114,7 +114,13 @@ def train(
     Returns:
         The learned policies and the learning curves of every seed.
     """
-    env = make(env) if isinstance(env, str) else env if isinstance(env, AbstractEnv | HostEnv) else host(env)
+    env = (
+        make(env)
+        if isinstance(env, str)
+        else env
+        if isinstance(env, AbstractEnv | HostEnv)
+        else host(env)
+    )
     seeds = _seeds(seeds)
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)
@@ -135,7 +141,9 @@ def train(
         finally:
             running.close()
     hopeless = stopped is None and _hopeless(chunks)
-    training = _training(running, chunks, clock, seeds, compile_seconds, hopeless) if chunks else None
+    training = (
+        _training(running, chunks, clock, seeds, compile_seconds, hopeless) if chunks else None
+    )
     if stopped is not None:
         stopped.training = training  # pyright: ignore[reportAttributeAccessIssue]
         raise stopped
@@ -144,11 +152,21 @@ def train(
 
 
 def _training(
-    running, chunks: list[dict[str, np.ndarray]], clock: np.ndarray, seeds: tuple[int, ...], compile_seconds: float, hopeless: bool
+    running,
+    chunks: list[dict[str, np.ndarray]],
+    clock: np.ndarray,
+    seeds: tuple[int, ...],
+    compile_seconds: float,
+    hopeless: bool,
 ) -> Training:
-    curves = {name: np.concatenate([chunk[name] for chunk in chunks], axis=1)[: len(seeds)] for name in chunks[0]}
+    curves = {
+        name: np.concatenate([chunk[name] for chunk in chunks], axis=1)[: len(seeds)]
+        for name in chunks[0]
+    }
     steps = curves.pop("steps")
-    curves["environment_steps"] = np.where(np.isnan(steps), np.nan, np.nancumsum(steps, axis=1, dtype=np.float64))
+    curves["environment_steps"] = np.where(
+        np.isnan(steps), np.nan, np.nancumsum(steps, axis=1, dtype=np.float64)
+    )
     _warn_of_refusals(curves["refused"], seeds, hopeless)
     _warn_of_returns(curves["return_mean"], seeds)
     running.warn()
@@ -161,7 +179,9 @@ def _policies(carries: Sequence[Carry], seeds: int) -> AbstractPolicy:
     return jax.tree.map(join, *[carry.state.policy for carry in carries])
 
 
-def _run_to_limits(running, iterations, environment_steps, show) -> tuple[list[dict[str, np.ndarray]], np.ndarray, BaseException | None]:
+def _run_to_limits(
+    running, iterations, environment_steps, show
+) -> tuple[list[dict[str, np.ndarray]], np.ndarray, BaseException | None]:
     """Chunk after chunk until all seeds have stopped, nothing is learned any more, or something stops the run.
 
     Whatever that is, what was learned before it is kept.
@@ -204,17 +224,25 @@ class _CompiledRun:
     chunk = CHUNK_ITERATIONS
 
     def __init__(self, env, algorithm, collector, limits, policy, seeds, shares, cores):
-        self.problem, self.shares, self.cores = traced_floats((algorithm, env, collector, limits)), shares, cores
+        self.problem, self.shares, self.cores = (
+            traced_floats((algorithm, env, collector, limits)),
+            shares,
+            cores,
+        )
         self.carries = [_start(self.problem, policy, keys) for keys in shares]
         self._advance(shares[0], self.carries[0], 0, 0)  # compiles, and does nothing else
 
     def advance(self, first: int, count: int) -> list[dict[str, np.ndarray]]:
-        done = self.cores.map(lambda keys, carry: self._advance(keys, carry, first, count), self.shares, self.carries)
+        done = self.cores.map(
+            lambda keys, carry: self._advance(keys, carry, first, count), self.shares, self.carries
+        )
         self.carries, rows = zip(*done, strict=True)
         return [{name: np.asarray(values) for name, values in row.items()} for row in rows]
 
     def _advance(self, keys, carry, first, count):
-        return jax.block_until_ready(_advance(self.problem, keys, carry, jnp.array(first), jnp.array(count)))
+        return jax.block_until_ready(
+            _advance(self.problem, keys, carry, jnp.array(first), jnp.array(count))
+        )
 
     def warn(self) -> None: ...
 
@@ -241,8 +269,12 @@ class _HostRun:
                 self.collectors.append(HostCollector(env, collector, seeds, stream))
             shown = self.collectors[0].empty()
             self.carries = [self._start(algorithm, policy, shown, keys) for keys in shares]
-            collected = [jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.keys), *x.shape)), shown)] * len(streams)
-            self._learn(shares[0], self.carries[0], self._share(collected, 0), 0)  # compiles; what it gives is not used
+            collected = [
+                jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.keys), *x.shape)), shown)
+            ] * len(streams)
+            self._learn(
+                shares[0], self.carries[0], self._share(collected, 0), 0
+            )  # compiles; what it gives is not used
             self.collectors[0].warm_up(_policies(self.carries, len(seeds)), self.keys)
         except BaseException:
             self.close()
@@ -251,21 +283,36 @@ class _HostRun:
     def _start(self, algorithm, policy, shown: Collected, keys: Key[Array, " seed"]) -> Carry:
         key_policies = [_starting_keys(key)[0] for key in keys]
         policies = [make_policy(key, self.env, policy) for key in key_policies]
-        stacked = jax.tree.map(lambda *parts: jnp.stack(parts) if eqx.is_array(parts[0]) else parts[0], *policies)
+        stacked = jax.tree.map(
+            lambda *parts: jnp.stack(parts) if eqx.is_array(parts[0]) else parts[0], *policies
+        )
         return _start_host(algorithm, stacked, shown, jnp.stack(key_policies))
 
     def advance(self, first: int, count: int) -> list[dict[str, np.ndarray]]:
         del count
         policies = _policies(self.carries, len(self.collectors[0].seeds))
-        keys = [_iteration_keys(self.keys, jnp.array(first), stream) for stream in range(len(self.collectors))]
-        collected = [collector(policies, key, first) for collector, key in zip(self.collectors, keys, strict=True)]
+        keys = [
+            _iteration_keys(self.keys, jnp.array(first), stream)
+            for stream in range(len(self.collectors))
+        ]
+        collected = [
+            collector(policies, key, first)
+            for collector, key in zip(self.collectors, keys, strict=True)
+        ]
         shares = [self._share(collected, i) for i in range(len(self.shares))]
-        done = self.cores.map(lambda keys, carry, share: self._learn(keys, carry, share, first), self.shares, self.carries, shares)
+        done = self.cores.map(
+            lambda keys, carry, share: self._learn(keys, carry, share, first),
+            self.shares,
+            self.carries,
+            shares,
+        )
         self.carries, rows = zip(*done, strict=True)
         return [{name: np.asarray(values)[:, None] for name, values in row.items()} for row in rows]
 
     def _learn(self, keys, carry, collected, index):
-        return jax.block_until_ready(_learn_host(self.problem, keys, carry, collected, jnp.array(index)))
+        return jax.block_until_ready(
+            _learn_host(self.problem, keys, carry, collected, jnp.array(index))
+        )
 
     def _share(self, collected, index):
         size = len(self.shares[0])
@@ -291,15 +338,22 @@ def _start_seeds(problem, policy, keys: Key[Array, " seed"]) -> Carry:
     def one(key):
         key_policy, key_collect, key_fisher = _starting_keys(key)
         start = make_policy(key_policy, env, policy)
-        collecting, fisher_collecting = collector.init(key_collect, env), collector.init(key_fisher, env)
-        collected = jax.eval_shape(lambda: collector(key_collect, env, start, collecting, algorithm.discount)[1])
+        collecting, fisher_collecting = (
+            collector.init(key_collect, env),
+            collector.init(key_fisher, env),
+        )
+        collected = jax.eval_shape(
+            lambda: collector(key_collect, env, start, collecting, algorithm.discount)[1]
+        )
         batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), collected.batch)
         return _fresh(algorithm, start, batch, key_policy, collecting, fisher_collecting)
 
     return eqx.filter_vmap(one)(keys)
 
 
-def _start_seeds_host(algorithm, policies: AbstractPolicy, shown: Collected, keys: Key[Array, " seed"]) -> Carry:
+def _start_seeds_host(
+    algorithm, policies: AbstractPolicy, shown: Collected, keys: Key[Array, " seed"]
+) -> Carry:
     fresh = lambda policy, key: _fresh(algorithm, policy, shown.batch, key)
     return eqx.filter_vmap(fresh, in_axes=(eqx.if_array(0), 0))(policies, keys)
 
@@ -309,7 +363,14 @@ def _starting_keys(key: PRNGKeyArray) -> Key[Array, "3"]:
     return jax.random.split(jax.random.fold_in(key, 0), 3)
 
 
-def _fresh(algorithm, start: AbstractPolicy, batch: Batch, key_policy, collecting=None, fisher_collecting=None) -> Carry:
+def _fresh(
+    algorithm,
+    start: AbstractPolicy,
+    batch: Batch,
+    key_policy,
+    collecting=None,
+    fisher_collecting=None,
+) -> Carry:
     """A seed before its first iteration."""
     return Carry(
         state=algorithm.init(start, batch, jax.random.fold_in(key_policy, 0)),
@@ -321,7 +382,13 @@ def _fresh(algorithm, start: AbstractPolicy, batch: Batch, key_policy, collectin
     )
 
 
-def _run(problem, keys: Key[Array, " seed"], carry: Carry, first: Int[Array, ""] | int, count: Int[Array, ""] | int):
+def _run(
+    problem,
+    keys: Key[Array, " seed"],
+    carry: Carry,
+    first: Int[Array, ""] | int,
+    count: Int[Array, ""] | int,
+):
     """`count` iterations from iteration `first` on: the carry after them, and one column of curves for each."""
     algorithm, env, collector, limits = problem
     iterate = lambda carry, index: _iteration(algorithm, env, collector, limits, keys, carry, index)
@@ -334,7 +401,9 @@ def _run(problem, keys: Key[Array, " seed"], carry: Carry, first: Int[Array, ""]
         return eqx.filter(carry, eqx.is_array), curves
 
     shapes = jax.eval_shape(lambda: iterate(carry, jnp.array(0))[1])
-    curves = jax.tree.map(lambda x: jnp.zeros((x.shape[0], CHUNK_ITERATIONS, *x.shape[1:]), x.dtype), shapes)
+    curves = jax.tree.map(
+        lambda x: jnp.zeros((x.shape[0], CHUNK_ITERATIONS, *x.shape[1:]), x.dtype), shapes
+    )
     arrays, curves = lax.fori_loop(0, count, body, (arrays, curves))
     return eqx.combine(arrays, rest), curves
 
@@ -344,20 +413,30 @@ _advance = jit(_run)
 _start_host = jit(_start_seeds_host)
 
 
-def _iteration(algorithm, env, collector, limits, keys, carry: Carry, index: Int[Array, ""]) -> tuple[Carry, dict[str, Array]]:
+def _iteration(
+    algorithm, env, collector, limits, keys, carry: Carry, index: Int[Array, ""]
+) -> tuple[Carry, dict[str, Array]]:
     """Collect with all seeds side by side, then update them one by one."""
 
     def collect(key, carry):
         key_collect, key_fisher = _collecting_keys(key, index)
-        collecting, collected = collector(key_collect, env, carry.state.policy, carry.collecting, algorithm.discount)
+        collecting, collected = collector(
+            key_collect, env, carry.state.policy, carry.collecting, algorithm.discount
+        )
         fisher_collecting, fisher = carry.fisher_collecting, None
         if getattr(algorithm, "independent_fisher", False):
-            fisher_collecting, fisher = collector(key_fisher, env, carry.state.policy, carry.fisher_collecting, algorithm.discount)
-        carry = dataclasses.replace(carry, collecting=collecting, fisher_collecting=fisher_collecting)
+            fisher_collecting, fisher = collector(
+                key_fisher, env, carry.state.policy, carry.fisher_collecting, algorithm.discount
+            )
+        carry = dataclasses.replace(
+            carry, collecting=collecting, fisher_collecting=fisher_collecting
+        )
         return eqx.filter(carry, eqx.is_array), collected, fisher
 
     carry_arrays, rest = eqx.partition(carry, eqx.is_array)
-    moved, collected, fisher = jax.vmap(lambda key, arrays: collect(key, eqx.combine(arrays, rest)))(keys, carry_arrays)
+    moved, collected, fisher = jax.vmap(
+        lambda key, arrays: collect(key, eqx.combine(arrays, rest))
+    )(keys, carry_arrays)
     oracle = env if isinstance(env, AbstractOracle) else None
     return _learn(algorithm, oracle, limits, keys, carry, moved, collected, fisher, index)
 
@@ -367,7 +446,17 @@ def _collecting_keys(key: PRNGKeyArray, index: Int[Array, ""] | int) -> Key[Arra
     return jax.random.split(jax.random.fold_in(key, index + 1))
 
 
-def _learn(algorithm, oracle, limits, keys, carry: Carry, moved, collected: Collected, fisher: Collected | None, index: Int[Array, ""]):
+def _learn(
+    algorithm,
+    oracle,
+    limits,
+    keys,
+    carry: Carry,
+    moved,
+    collected: Collected,
+    fisher: Collected | None,
+    index: Int[Array, ""],
+):
     """Update the seeds one by one; `moved` are the arrays of `carry` after collecting."""
     carry_arrays, rest = eqx.partition(carry, eqx.is_array)
 
@@ -377,20 +466,41 @@ def _learn(algorithm, oracle, limits, keys, carry: Carry, moved, collected: Coll
         moved = eqx.combine(moved, rest)
 
         def go():
-            state, info = algorithm.update(moved.state, collected.batch, key_update, oracle, None if fisher is None else fisher.batch)
-            steps = collected.environment_steps if fisher is None else collected.environment_steps + fisher.environment_steps
+            state, info = algorithm.update(
+                moved.state,
+                collected.batch,
+                key_update,
+                oracle,
+                None if fisher is None else fisher.batch,
+            )
+            steps = (
+                collected.environment_steps
+                if fisher is None
+                else collected.environment_steps + fisher.environment_steps
+            )
             total = moved.environment_steps + steps
             recent = _latest(jnp.concatenate([moved.recent, collected.returns]))
             # A return that is not finite has reached nothing.
             reached = jnp.isfinite(recent.mean()) & (recent.mean() >= limits.target_return)
             active = (total < limits.environment_steps) & ~reached
-            after = dataclasses.replace(moved, state=state, environment_steps=total, recent=recent, active=active)
-            row = dict(return_mean=jnp.nanmean(collected.returns), recent_return=recent.mean(), steps=steps, **vars(info))
-            return eqx.filter(after, eqx.is_array), jax.tree.map(lambda x: x.astype(jnp.float32), row)
+            after = dataclasses.replace(
+                moved, state=state, environment_steps=total, recent=recent, active=active
+            )
+            row = dict(
+                return_mean=jnp.nanmean(collected.returns),
+                recent_return=recent.mean(),
+                steps=steps,
+                **vars(info),
+            )
+            return eqx.filter(after, eqx.is_array), jax.tree.map(
+                lambda x: x.astype(jnp.float32), row
+            )
 
         def stay():
             shapes = jax.eval_shape(go)[1]
-            return eqx.filter(before, eqx.is_array), jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), shapes)
+            return eqx.filter(before, eqx.is_array), jax.tree.map(
+                lambda x: jnp.full(x.shape, jnp.nan, x.dtype), shapes
+            )
 
         return lax.cond(before.active, go, stay)
 
@@ -399,18 +509,40 @@ def _learn(algorithm, oracle, limits, keys, carry: Carry, moved, collected: Coll
 
 
 @eqx.filter_jit
-def _iteration_keys(keys: Key[Array, " seed"], index: Int[Array, ""], stream: int) -> Key[Array, " seed"]:
+def _iteration_keys(
+    keys: Key[Array, " seed"], index: Int[Array, ""], stream: int
+) -> Key[Array, " seed"]:
     return jax.vmap(lambda key: _collecting_keys(key, index)[stream])(keys)
 
 
-def _learn_from_host(problem, keys: Key[Array, " seed"], carry: Carry, collected: Sequence[Collected], index: Int[Array, ""]):
+def _learn_from_host(
+    problem,
+    keys: Key[Array, " seed"],
+    carry: Carry,
+    collected: Sequence[Collected],
+    index: Int[Array, ""],
+):
     """One iteration of every seed from batches (and independent ones, if there are any) collected elsewhere."""
     algorithm, limits = problem
     policies = carry.state.policy
-    filled = lambda policy, found: dataclasses.replace(found, batch=with_log_probs(policy, found.batch))
-    found = [eqx.filter_vmap(filled, in_axes=(eqx.if_array(0), 0))(policies, one) for one in collected]
+    filled = lambda policy, found: dataclasses.replace(
+        found, batch=with_log_probs(policy, found.batch)
+    )
+    found = [
+        eqx.filter_vmap(filled, in_axes=(eqx.if_array(0), 0))(policies, one) for one in collected
+    ]
     arrays = eqx.filter(carry, eqx.is_array)
-    return _learn(algorithm, None, limits, keys, carry, arrays, found[0], found[1] if len(found) > 1 else None, index)
+    return _learn(
+        algorithm,
+        None,
+        limits,
+        keys,
+        carry,
+        arrays,
+        found[0],
+        found[1] if len(found) > 1 else None,
+        index,
+    )
 
 
 _learn_host = jit(_learn_from_host)
@@ -418,7 +550,9 @@ _learn_host = jit(_learn_from_host)
 
 def _latest(returns: Float[Array, " ending"]) -> Float[Array, " recent"]:
     """The last of the returns that are there, in order."""
-    return returns[jnp.argsort(jnp.where(jnp.isnan(returns), -1, jnp.arange(len(returns))))][-RECENT_EPISODES:]
+    return returns[jnp.argsort(jnp.where(jnp.isnan(returns), -1, jnp.arange(len(returns))))][
+        -RECENT_EPISODES:
+    ]
 
 
 def _shares(seeds: tuple[int, ...]) -> list[Key[Array, " seed"]]:
@@ -437,7 +571,9 @@ def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     try:
         chosen = tuple(operator.index(seed) for seed in seeds)
     except TypeError:
-        raise ValueError(f"seeds={seeds!r} is neither a whole number nor several; {remedy}.") from None
+        raise ValueError(
+            f"seeds={seeds!r} is neither a whole number nor several; {remedy}."
+        ) from None
     if not chosen or min(chosen) < 0:
         raise ValueError(f"seeds={seeds!r} is empty or has a negative number; {remedy}.")
     return chosen
@@ -445,13 +581,18 @@ def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 def _limits(iterations, environment_steps, target_return) -> Limits:
     if iterations is None and environment_steps is None:
-        raise ValueError("iterations=None and environment_steps=None leave training without an end; give at least one of them.")
+        raise ValueError(
+            "iterations=None and environment_steps=None leave training without an end; give at least one of them."
+        )
     for field, value in dict(iterations=iterations, environment_steps=environment_steps).items():
         if value is not None:
             check_count(field, value)
     if target_return is not None:
         check_number("target_return", target_return, low=-np.inf, remedy="give a finite return")
-    return Limits(float(environment_steps or np.inf), np.inf if target_return is None else float(target_return))
+    return Limits(
+        float(environment_steps or np.inf),
+        np.inf if target_return is None else float(target_return),
+    )
 
 
 def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...], hopeless: bool) -> None:
@@ -459,7 +600,9 @@ def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...], hopeless: boo
     if not len(places):
         return
     seed, iteration = places[0]
-    stopped = " Training stopped, as every one of the latest updates was refused." if hopeless else ""
+    stopped = (
+        " Training stopped, as every one of the latest updates was refused." if hopeless else ""
+    )
     warnings.warn(
         f"{len(places)} of {np.isfinite(refused).sum()} updates were refused and left the policy as it was, the first for seed "
         f"{seeds[seed]} in iteration {iteration + 1}: {REFUSALS[int(refused[seed, iteration])]}.{stopped}",

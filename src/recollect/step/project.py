@@ -35,7 +35,9 @@ class Box(AbstractProjection):
     def __check_init__(self):
         numbers = isinstance(self.low, int | float) and isinstance(self.high, int | float)
         if numbers and not self.low < self.high:
-            raise ValueError(f"low={self.low!r} is not below high={self.high!r}; give the bounds of a box in that order.")
+            raise ValueError(
+                f"low={self.low!r} is not below high={self.high!r}; give the bounds of a box in that order."
+            )
 
     def __call__(self, policy: Module) -> Module:
         return _map_arrays(lambda x: jnp.clip(x, self.low, self.high), policy)
@@ -65,14 +67,25 @@ class Simplex(AbstractProjection):
     floor: float = 1e-3
 
     def __check_init__(self):
-        check_number("floor", self.floor, low=0, high=1, open_high=True, remedy="give a probability below 1 / number of actions")
+        check_number(
+            "floor",
+            self.floor,
+            low=0,
+            high=1,
+            open_high=True,
+            remedy="give a probability below 1 / number of actions",
+        )
 
     def __call__(self, policy: Module) -> Module:
         # A table keeps its actions along the first axis (see `networks.table`).
-        return _map_arrays(lambda x: jax.vmap(lambda row: _onto_simplex(row, self.floor), 1, 1)(x), policy)
+        return _map_arrays(
+            lambda x: jax.vmap(lambda row: _onto_simplex(row, self.floor), 1, 1)(x), policy
+        )
 
 
-def _onto_simplex(values: Float[Array, " n"], floor: Float[Array, ""] | float) -> Float[Array, " n"]:
+def _onto_simplex(
+    values: Float[Array, " n"], floor: Float[Array, ""] | float
+) -> Float[Array, " n"]:
     """Nearest point with entries ≥ floor and sum 1: subtract a constant and cut, by sorting."""
     mass = 1 - values.size * floor
     descending = jnp.sort(values - floor)[::-1]
@@ -88,14 +101,23 @@ def _map_arrays(function, policy: Module) -> Module:
 
 def parse_projection(text: str) -> AbstractProjection:
     """A projection from its short form on the command line: `none`, `box:-1:1`, `ball:5`, `simplex`, `simplex:0.01`."""
-    kinds = {"none": (Unconstrained, 0, 0), "box": (Box, 2, 2), "ball": (Ball, 1, 1), "simplex": (Simplex, 0, 1)}
+    kinds = {
+        "none": (Unconstrained, 0, 0),
+        "box": (Box, 2, 2),
+        "ball": (Ball, 1, 1),
+        "simplex": (Simplex, 0, 1),
+    }
     name, *words = text.split(":")
     check_name("project", name, kinds)
     kind, least, most = kinds[name]
     try:
         numbers = [float(word) for word in words]
     except ValueError:
-        raise ValueError(f"project={text!r} holds something that is not a number; write for example box:-1:1.") from None
+        raise ValueError(
+            f"project={text!r} holds something that is not a number; write for example box:-1:1."
+        ) from None
     if not least <= len(numbers) <= most:
-        raise ValueError(f"project={text!r} has {len(numbers)} numbers; write none, box:LOW:HIGH, ball:RADIUS or simplex[:FLOOR].")
+        raise ValueError(
+            f"project={text!r} has {len(numbers)} numbers; write none, box:LOW:HIGH, ball:RADIUS or simplex[:FLOOR]."
+        )
     return kind(*numbers)

@@ -68,19 +68,38 @@ class Solver(eqx.Module):
     def __check_init__(self):
         check_name("method", self.method, get_args(Method))
         check_number(
-            "tolerance", self.tolerance, low=0, high=1, open_low=True, open_high=True, remedy="give a relative residual between 0 and 1"
+            "tolerance",
+            self.tolerance,
+            low=0,
+            high=1,
+            open_low=True,
+            open_high=True,
+            remedy="give a relative residual between 0 and 1",
         )
         check_count("max_steps", self.max_steps)
-        check_number("preconditioner_rows", self.preconditioner_rows, low=0, remedy="give a number of rows, 0 for no preconditioner")
+        check_number(
+            "preconditioner_rows",
+            self.preconditioner_rows,
+            low=0,
+            remedy="give a number of rows, 0 for no preconditioner",
+        )
 
     def __call__(
-        self, fisher: Fisher, gradient: Float[Array, " d"], damping: Float[Array, ""] | float, guess: Float[Array, " d"]
+        self,
+        fisher: Fisher,
+        gradient: Float[Array, " d"],
+        damping: Float[Array, ""] | float,
+        guess: Float[Array, " d"],
     ) -> Solution:
         """x, by plain conjugate gradients where rounding has spoilt the method of choice."""
-        method = cheapest(*fisher.shape, fisher.scores.rank) if self.method == "auto" else self.method
+        method = (
+            cheapest(*fisher.shape, fisher.scores.rank) if self.method == "auto" else self.method
+        )
         if method == "cg":
             start = guess if self.warm_start else None
-            direction, steps = self._conjugate_gradients(fisher, gradient, damping, self.preconditioner_rows, start)
+            direction, steps = self._conjugate_gradients(
+                fisher, gradient, damping, self.preconditioner_rows, start
+            )
         else:
             inverse = _direct(fisher, damping, method)
             direction, steps = inverse(gradient), jnp.zeros((), jnp.int32)
@@ -91,18 +110,29 @@ class Solver(eqx.Module):
         def again() -> Solution:
             # Where both branches run side by side, a system of zeros takes no steps.
             right = jnp.where(solution.solved, 0, gradient)
-            direction, steps = self._conjugate_gradients(fisher, right, damping, preconditioner_rows=0)
+            direction, steps = self._conjugate_gradients(
+                fisher, right, damping, preconditioner_rows=0
+            )
             return _judged(fisher, gradient, damping, direction, solution.steps + steps)
 
         return lax.cond(solution.solved, lambda: solution, again)
 
-    def _conjugate_gradients(self, fisher, gradient, damping, preconditioner_rows: int, start: Float[Array, " d"] | None = None):
+    def _conjugate_gradients(
+        self,
+        fisher,
+        gradient,
+        damping,
+        preconditioner_rows: int,
+        start: Float[Array, " d"] | None = None,
+    ):
         # In units where the damping is 1 and ‖g‖ = 1 the solution is at most as large as the right
         # side, and the error at most as large as the residual: one absolute tolerance serves for both.
         norm = jnp.linalg.norm(gradient)
         scale = jnp.where(norm > 0, norm, 1)
         symmetric = lambda function: lx.FunctionLinearOperator(
-            function, jax.ShapeDtypeStruct(gradient.shape, gradient.dtype), lx.positive_semidefinite_tag
+            function,
+            jax.ShapeDtypeStruct(gradient.shape, gradient.dtype),
+            lx.positive_semidefinite_tag,
         )
         right, options = gradient / scale, {}
         if 0 < preconditioner_rows < fisher.shape[1]:
@@ -112,7 +142,13 @@ class Solver(eqx.Module):
             options["y0"] = rough(right) * damping
         if start is not None:
             options["y0"] = start * (damping / scale)
-        method = lx.CG(rtol=0.0, atol=self.tolerance, norm=two_norm, stabilise_every=None, max_steps=self.max_steps)
+        method = lx.CG(
+            rtol=0.0,
+            atol=self.tolerance,
+            norm=two_norm,
+            stabilise_every=None,
+            max_steps=self.max_steps,
+        )
         operator = symmetric(lambda y: fisher.mv(y) / damping + y)
         solution = lx.linear_solve(operator, right, method, options=options, throw=False)
         return solution.value * (scale / damping), solution.stats["num_steps"]
@@ -150,7 +186,9 @@ def _direct(fisher: Fisher, damping: Float[Array, ""] | float, method: Method) -
     return _refined(fisher, damping, _sample_space(fisher, fisher.gram(), damping))
 
 
-def _preconditioner(few: Fisher, damping: Float[Array, ""] | float) -> tuple[Inverse, Float[Array, ""]]:
+def _preconditioner(
+    few: Fisher, damping: Float[Array, ""] | float
+) -> tuple[Inverse, Float[Array, ""]]:
     """(F + ε′I)⁻¹ on a few rows by factoring the smaller matrix, and ε′.
 
     ε′ is at least what rounding does to the matrix. Below that its inverse is noise, and need not even be
@@ -165,7 +203,9 @@ def _preconditioner(few: Fisher, damping: Float[Array, ""] | float) -> tuple[Inv
     return _sample_space(few, matrix, eased), eased
 
 
-def _sample_space(fisher: Fisher, gram: Float[Array, "row row"], damping: Float[Array, ""] | float) -> Inverse:
+def _sample_space(
+    fisher: Fisher, gram: Float[Array, "row row"], damping: Float[Array, ""] | float
+) -> Inverse:
     """(F + εI)⁻¹ g = (g − H (HᵀH + εI)⁻¹ Hᵀ g) / ε with H = J C^½, by factoring the N×N matrix HᵀH."""
     root = fisher.root_coefficients()
     inner = _factored(gram, damping)
@@ -185,7 +225,9 @@ def _refined(fisher: Fisher, damping: Float[Array, ""] | float, inverse: Inverse
 def _factored(matrix: Float[Array, "n n"], damping: Float[Array, ""] | float) -> Inverse:
     if len(matrix) == 1:  # A division, which many problems side by side do as one vector.
         return lambda vector: vector / (matrix[0] + damping)
-    operator = lx.MatrixLinearOperator(matrix + damping * jnp.eye(len(matrix)), lx.positive_semidefinite_tag)
+    operator = lx.MatrixLinearOperator(
+        matrix + damping * jnp.eye(len(matrix)), lx.positive_semidefinite_tag
+    )
     method = lx.Cholesky()
     state = method.init(operator, {})
     return lambda vector: lx.linear_solve(operator, vector, method, state=state, throw=False).value

@@ -37,7 +37,10 @@ def length_to_radius(solution: Solution, radius: Float[Array, ""] | float) -> Fl
 
 
 def backtrack(
-    passes: Callable[[Float[Array, ""]], Bool[Array, ""]], length: Float[Array, ""], shrink: Float[Array, ""] | float, most: int
+    passes: Callable[[Float[Array, ""]], Bool[Array, ""]],
+    length: Float[Array, ""],
+    shrink: Float[Array, ""] | float,
+    most: int,
 ) -> Search:
     """The first of `length`, `length`·shrink, `length`·shrink², … that passes, after at most `most` shortenings."""
 
@@ -46,4 +49,6 @@ def backtrack(
         return Search(shorter.length, shorter.backtracks, passes(shorter.length))
 
     first = Search(length, jnp.zeros((), jnp.int32), passes(length))
-    return lax.while_loop(lambda search: ~search.found & (search.backtracks < most), try_next, first)
+    return lax.while_loop(
+        lambda search: ~search.found & (search.backtracks < most), try_next, first
+    )

@@ -59,29 +59,41 @@ def deviations(algorithm: NPG, env: Tabular, state: State, batch: Batch) -> Devi
     bound, count = recalled.packing.prefix(algorithm.window)
     coefficients = recalled.coefficients(algorithm.window)
     is_fresh = jnp.arange(bound) < recalled.packing.prefix(1)[0]
-    gradient = lambda part: algorithm.scaled(policy_gradient(recalled.scores.rows(0, bound), coefficients * part, advantages, count))
+    gradient = lambda part: algorithm.scaled(
+        policy_gradient(recalled.scores.rows(0, bound), coefficients * part, advantages, count)
+    )
     # Coefficients divide by all rows that exist; each part is to be the mean of its own.
     rows, new = recalled.importance.sum(), recalled.importance[: bound // algorithm.window].sum()
     exact = env.gradient(state.policy)
-    return Deviations(gradient(is_fresh) * rows / new - exact, gradient(~is_fresh) * rows / (rows - new) - exact)
+    return Deviations(
+        gradient(is_fresh) * rows / new - exact, gradient(~is_fresh) * rows / (rows - new) - exact
+    )
 
 
 @eqx.filter_jit
-def _step(algorithm: NPG, env: Tabular, states: State, normal: Float[Array, "replication 2 sample 3"]) -> tuple[State, Deviations]:
+def _step(
+    algorithm: NPG, env: Tabular, states: State, normal: Float[Array, "replication 2 sample 3"]
+) -> tuple[State, Deviations]:
     """One iteration of all replications, and how far its estimates of the gradient were off."""
 
     def step(one):
         state, normal = one
         batch, fisher_batch = (draw_tabular(env, state.policy, numbers) for numbers in normal)
-        return algorithm.update(state, batch, jax.random.key(0), env, fisher_batch)[0], deviations(algorithm, env, state, batch)
+        return algorithm.update(state, batch, jax.random.key(0), env, fisher_batch)[0], deviations(
+            algorithm, env, state, batch
+        )
 
     return lax.map(step, (states, normal), batch_size=BLOCK)
 
 
 @eqx.filter_jit
-def _start(algorithm: NPG, env: Tabular, policy: AbstractPolicy, samples: int, replications: int) -> State:
+def _start(
+    algorithm: NPG, env: Tabular, policy: AbstractPolicy, samples: int, replications: int
+) -> State:
     batch = draw_tabular(env, policy, jnp.zeros((samples, 3)))
-    return jax.vmap(lambda key: algorithm.init(policy, batch, key))(jax.random.split(jax.random.key(0), replications))
+    return jax.vmap(lambda key: algorithm.init(policy, batch, key))(
+        jax.random.split(jax.random.key(0), replications)
+    )
 
 
 @eqx.filter_jit
@@ -91,8 +103,12 @@ def _enumerated(algorithm: NPG, env: Tabular, policy: AbstractPolicy, samples: i
 
     def one(cells):
         batch = batch_of_cells(env, policy, cells)
-        state = algorithm.update(algorithm.init(policy, batch, jax.random.key(0)), batch, jax.random.key(0), env)[0]
-        return flatten(state.policy)[0], deviations(algorithm, env, state, batch_of_cells(env, state.policy, cells)).old
+        state = algorithm.update(
+            algorithm.init(policy, batch, jax.random.key(0)), batch, jax.random.key(0), env
+        )[0]
+        return flatten(state.policy)[0], deviations(
+            algorithm, env, state, batch_of_cells(env, state.policy, cells)
+        ).old
 
     return *jax.vmap(one)(draws), probabilities
 
@@ -141,21 +157,44 @@ class Bias:
     def __post_init__(self):
         for window in self.windows:
             check_count("windows", window)
-            check_number("windows", window, low=2, remedy="give at least 2, as nothing old is reused with less")
+            check_number(
+                "windows",
+                window,
+                low=2,
+                remedy="give at least 2, as nothing old is reused with less",
+            )
         if not self.windows or len(self.step_sizes) < 4:
-            raise ValueError(f"windows={self.windows!r}, step_sizes={self.step_sizes!r}: give a window and at least 4 step sizes.")
+            raise ValueError(
+                f"windows={self.windows!r}, step_sizes={self.step_sizes!r}: give a window and at least 4 step sizes."
+            )
         for field in ("step_sizes", "step_size", "damping"):
             values = getattr(self, field)
             for value in values if isinstance(values, tuple) else (values,):
                 check_number(field, value, low=0, open_low=True, remedy="give a number above 0")
-        check_number("decay", self.decay, low=0, open_low=True, remedy="give a number above 0, so that step sizes differ")
+        check_number(
+            "decay",
+            self.decay,
+            low=0,
+            open_low=True,
+            remedy="give a number above 0, so that step sizes differ",
+        )
         check_count("iterations", self.iterations)
         least = 4 * max(self.windows)
-        check_number("iterations", self.iterations, low=least, remedy=f"give at least 4 times the largest window, {least}")
+        check_number(
+            "iterations",
+            self.iterations,
+            low=least,
+            remedy=f"give at least 4 times the largest window, {least}",
+        )
         check_count("samples", self.samples)
         check_outcomes(self.env, self.samples)
         check_count("replications", self.replications)
-        check_number("replications", self.replications, low=2, remedy="give at least 2, so that errors can be told")
+        check_number(
+            "replications",
+            self.replications,
+            low=2,
+            remedy="give at least 2, so that errors can be told",
+        )
 
     @property
     def env(self) -> Tabular:
@@ -167,7 +206,9 @@ class Bias:
         prefer = jnp.where(jnp.arange(self.env.rewards.shape[1]) == 0, 0.5, -0.5)[:, None]
         return jax.tree.map(lambda θ: θ + prefer, tabular_softmax_policy(*self.env.rewards.shape))
 
-    def algorithm(self, window: int, ratio: Ratio, step_size: float, decay: float, independent_fisher: bool) -> NPG:
+    def algorithm(
+        self, window: int, ratio: Ratio, step_size: float, decay: float, independent_fisher: bool
+    ) -> NPG:
         algorithm = NPG(
             window=window,
             fisher_window=1,
@@ -187,15 +228,25 @@ class Bias:
         env, key, steps = self.env, jax.random.key(self.seed), []
         states = _start(algorithm, env, self.start, self.samples, self.replications)
         for n in range(iterations):
-            normal = jax.random.normal(jax.random.fold_in(key, n), (self.replications, 2, self.samples, 3))
+            normal = jax.random.normal(
+                jax.random.fold_in(key, n), (self.replications, 2, self.samples, 3)
+            )
             states, step = _step(algorithm, env, states, normal)
             steps.append(step)
-        return Deviations(*(np.stack(parts, axis=1).astype(float) for parts in zip(*steps, strict=True)))
+        return Deviations(
+            *(np.stack(parts, axis=1).astype(float) for parts in zip(*steps, strict=True))
+        )
 
     def enumerate(self, ratio: Ratio, step_size: float) -> tuple[Float[np.ndarray, " d"], int, int]:
         """Section 2.4 as printed: the exact bias of the old part at θ_1, how many values θ_1 takes, how many outcomes the first batch."""
-        θ, old, probabilities = _enumerated(self.algorithm(2, ratio, step_size, 0.0, False), self.env, self.start, self.samples)
-        return np.asarray(probabilities @ old), len(np.unique(np.asarray(θ).round(5), axis=0)), len(old)
+        θ, old, probabilities = _enumerated(
+            self.algorithm(2, ratio, step_size, 0.0, False), self.env, self.start, self.samples
+        )
+        return (
+            np.asarray(probabilities @ old),
+            len(np.unique(np.asarray(θ).round(5), axis=0)),
+            len(old),
+        )
 
     def stretches(self, window: int) -> list[range]:
         """Five stretches of iterations n, from 2K to the last, of even length in log n."""
@@ -205,15 +256,23 @@ class Bias:
     def run(self) -> Findings:
         rows, powers = [], {}
         with one_blas_thread():
-            exact = {ratio: [self.enumerate(ratio, α) for α in self.step_sizes] for ratio in get_args(Ratio)}
+            exact = {
+                ratio: [self.enumerate(ratio, α) for α in self.step_sizes]
+                for ratio in get_args(Ratio)
+            }
             for window in self.windows:
                 for ratio in get_args(Ratio):
-                    first, first_samples = self._first(window, ratio, exact[ratio] if window == 2 else None)
+                    first, first_samples = self._first(
+                        window, ratio, exact[ratio] if window == 2 else None
+                    )
                     training, training_samples = self._training(window, ratio)
                     rows += first + training
                     half = len(self.step_sizes) // 2
                     powers[window, ratio] = [
-                        self._power(sorted(self.step_sizes)[:half], first_samples[:, np.argsort(self.step_sizes)[:half]]),
+                        self._power(
+                            sorted(self.step_sizes)[:half],
+                            first_samples[:, np.argsort(self.step_sizes)[:half]],
+                        ),
                         self._power([row["step_size"] for row in training], training_samples),
                     ]
         return Findings(rows, self._words(rows, powers, exact), {"bias": self._draw(rows)})
@@ -222,25 +281,49 @@ class Bias:
         """Rows of the first K iterations, and the samples of the bias by step size."""
         rows, samples = [], []
         for index, α in enumerate(self.step_sizes):
-            run = self.simulate(self.algorithm(window, ratio, α, 0.0, self.independent_fisher), window)
+            run = self.simulate(
+                self.algorithm(window, ratio, α, 0.0, self.independent_fisher), window
+            )
             samples.append(controlled(run, window)[:, 0])
             bias = None if exact is None else float(np.linalg.norm(exact[index][0]))
-            rows.append(self._row("first K", window, ratio, range(window, window + 1), α, run, samples[-1], bias))
+            rows.append(
+                self._row(
+                    "first K", window, ratio, range(window, window + 1), α, run, samples[-1], bias
+                )
+            )
         return rows, np.stack(samples, axis=1)
 
     def _training(self, window: int, ratio: Ratio):
         """Rows of the stretches of training, and the samples of the bias by stretch."""
-        run = self.simulate(self.algorithm(window, ratio, self.step_size, self.decay, self.independent_fisher), self.iterations)
+        run = self.simulate(
+            self.algorithm(window, ratio, self.step_size, self.decay, self.independent_fisher),
+            self.iterations,
+        )
         free = controlled(run, window)
         stretches = self.stretches(window)
         samples = [free[:, [n - window for n in stretch]].mean(1) for stretch in stretches]
-        rates = [float(np.mean(self.step_size * np.array(stretch, float) ** -self.decay)) for stretch in stretches]
+        rates = [
+            float(np.mean(self.step_size * np.array(stretch, float) ** -self.decay))
+            for stretch in stretches
+        ]
         parts = zip(stretches, rates, samples, strict=True)
-        rows = [self._row("training", window, ratio, stretch, α, run, some, None) for stretch, α, some in parts]
+        rows = [
+            self._row("training", window, ratio, stretch, α, run, some, None)
+            for stretch, α, some in parts
+        ]
         return rows, np.stack(samples, axis=1)
 
     @staticmethod
-    def _row(part, window, ratio, stretch, α, run: Deviations, samples: Float[np.ndarray, "replication d"], exact) -> dict:
+    def _row(
+        part,
+        window,
+        ratio,
+        stretch,
+        α,
+        run: Deviations,
+        samples: Float[np.ndarray, "replication d"],
+        exact,
+    ) -> dict:
         """Biases are norms of vectors; the total is what remains of the old part beside a fresh one without bias."""
         bias, error = jackknife(lambda x: np.linalg.norm(x.mean(0)), samples)
         at = [n - 1 for n in stretch]
@@ -265,12 +348,19 @@ class Bias:
     @staticmethod
     def _power(rates, samples: Float[np.ndarray, "replication rate d"]) -> tuple[float, float]:
         """p of ‖bias‖ ∝ α^p, by least squares in logs, and its standard error."""
-        return jackknife(lambda x: np.polyfit(np.log(rates), np.log(np.linalg.norm(x.mean(0), axis=-1)), 1)[0], samples)
+        return jackknife(
+            lambda x: np.polyfit(np.log(rates), np.log(np.linalg.norm(x.mean(0), axis=-1)), 1)[0],
+            samples,
+        )
 
     def _printed(self, exact) -> str:
         """‖bias‖ at the smallest and the largest step size."""
         ends = [int(np.argmin(self.step_sizes)), int(np.argmax(self.step_sizes))]
-        return ", ".join(f"{np.linalg.norm(exact[r][i][0]):.2g} at α = {self.step_sizes[i]:g} ({NAMES[r]})" for r in exact for i in ends)
+        return ", ".join(
+            f"{np.linalg.norm(exact[r][i][0]):.2g} at α = {self.step_sizes[i]:g} ({NAMES[r]})"
+            for r in exact
+            for i in ends
+        )
 
     def _words(self, rows, powers, exact) -> str:
         show = lambda part: ", ".join(
@@ -293,8 +383,14 @@ class Bias:
                 f"{'lowers' if worst['condition'] < 1 else 'does not always lower'} the variance.",
             ]
         values, outcomes = exact["occupancy"][int(np.argmax(self.step_sizes))][1:]
-        given = "given θ_1 nothing of it is random and Z' as printed is 0" if values == outcomes else "given θ_1 some of it is still random"
-        words.append(f"θ_1 takes {values} values for {outcomes} outcomes of the first batch: {given}.")
+        given = (
+            "given θ_1 nothing of it is random and Z' as printed is 0"
+            if values == outcomes
+            else "given θ_1 some of it is still random"
+        )
+        words.append(
+            f"θ_1 takes {values} values for {outcomes} outcomes of the first batch: {given}."
+        )
         return "\n".join(words)
 
     def _draw(self, rows):
@@ -307,14 +403,30 @@ class Bias:
                 ]
                 column = lambda rows, name: np.array([row[name] for row in rows])
                 style: dict[str, Any] = dict(
-                    color=colour, marker=marker, linestyle=line, markerfacecolor="none" if marker == "D" else colour, markersize=5
+                    color=colour,
+                    marker=marker,
+                    linestyle=line,
+                    markerfacecolor="none" if marker == "D" else colour,
+                    markersize=5,
                 )
                 label = f"K = {window}, {NAMES[ratio]}"
-                for axes, part, name in ((first, "first K", "step_size"), (training, "training", "step_size")):
+                for axes, part, name in (
+                    (first, "first K", "step_size"),
+                    (training, "training", "step_size"),
+                ):
                     errors = 1.96 * column(some(part), "standard_error")
-                    axes.errorbar(column(some(part), name), column(some(part), "bias_old"), errors, capsize=2, label=label, **style)
+                    axes.errorbar(
+                        column(some(part), name),
+                        column(some(part), "bias_old"),
+                        errors,
+                        capsize=2,
+                        label=label,
+                        **style,
+                    )
                 middle = np.sqrt(np.prod(column(some("training"), "iteration"), axis=1))
-                shares = column(some("training"), "variance_total") / column(some("training"), "variance_fresh")
+                shares = column(some("training"), "variance_total") / column(
+                    some("training"), "variance_fresh"
+                )
                 variance.plot(middle, shares, label=label, **style)
                 if window == 2:
                     α = column(some("first K"), "step_size")
@@ -329,17 +441,36 @@ class Bias:
         for axes, part in ((first, "first K"), (training, "training")):
             some = [row for row in rows if row["part"] == part]
             α = np.sort([row["step_size"] for row in some])[[0, -1]]
-            axes.plot(α, min(row["bias_old"] for row in some) * 0.6 * α / α[0], ":", color="black", label="∝ α")
+            axes.plot(
+                α,
+                min(row["bias_old"] for row in some) * 0.6 * α / α[0],
+                ":",
+                color="black",
+                label="∝ α",
+            )
             axes.set(xscale="log", yscale="log", ylabel="‖bias‖ of the old part")
         first.set(title="First K iterations, constant step", xlabel="step size α")
         first.legend(frameon=False, fontsize=8, ncols=2, loc="lower right")
-        training.set(title=f"Training, $α_n$ = {self.step_size:g} $n^{{-{self.decay:g}}}$", xlabel="step size $α_n$")
+        training.set(
+            title=f"Training, $α_n$ = {self.step_size:g} $n^{{-{self.decay:g}}}$",
+            xlabel="step size $α_n$",
+        )
         training.tick_params(axis="x", which="minor", labelbottom=False)
         variance.axhline(1, color="black", linewidth=1)
-        variance.set(title="Training: variance with reuse / without", xlabel="iteration n", xlim=(0, right), ylim=(0, 1.1))
+        variance.set(
+            title="Training: variance with reuse / without",
+            xlabel="iteration n",
+            xlim=(0, right),
+            ylim=(0, 1.1),
+        )
         condition.axhline(1, color="black", linewidth=1)
         condition.axhline(1 / 3, color="black", linewidth=1, linestyle=":")
-        condition.set(title="Two iterations: Z′ / (3 Var(G) / 4B)", xlabel="step size α", xscale="log", ylim=(0, 1.1))
+        condition.set(
+            title="Two iterations: Z′ / (3 Var(G) / 4B)",
+            xlabel="step size α",
+            xscale="log",
+            ylim=(0, 1.1),
+        )
         condition.text(left, 1.03, "above, reuse raises the variance", fontsize=8)
         variance.text(right, 1.03, "above, reuse raises the variance", fontsize=8, ha="right")
         for axes in (variance, condition):

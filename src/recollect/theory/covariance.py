@@ -87,7 +87,10 @@ class Moments:
     @property
     def drift(self) -> Matrix:
         """𝒢, the derivative of F̄⁻¹∇η at a θ where ∇η = 0, so that F̄⁻¹ itself need not be differentiated."""
-        length, spread = np.linalg.norm(self.gradient), math.sqrt(np.trace(self.gradient_covariance))
+        length, spread = (
+            np.linalg.norm(self.gradient),
+            math.sqrt(np.trace(self.gradient_covariance)),
+        )
         if length > 1e-3 * spread:
             raise ValueError(
                 f"gradient has length {length:.3g} here, against a spread of {spread:.3g} in one draw, and the drift is that at a maximum; "
@@ -112,7 +115,14 @@ class Moments:
         return np.sqrt((len(values) - 1) * values.var(0))
 
 
-def moments(env: Tabular, policy: AbstractPolicy, batch: int, damping: float, replications: int | None = None, seed: int = 0) -> Moments:
+def moments(
+    env: Tabular,
+    policy: AbstractPolicy,
+    batch: int,
+    damping: float,
+    replications: int | None = None,
+    seed: int = 0,
+) -> Moments:
     """The moments of `policy` in `env`: exact sums over all batches, or means over `replications` batches drawn from d^π.
 
     Args:
@@ -124,7 +134,13 @@ def moments(env: Tabular, policy: AbstractPolicy, batch: int, damping: float, re
         seed: of those draws.
     """
     check_count("batch", batch)
-    check_number("damping", damping, low=0, open_low=True, remedy="give a number above 0; one batch's Fisher matrix may be singular")
+    check_number(
+        "damping",
+        damping,
+        low=0,
+        open_low=True,
+        remedy="give a number above 0; one batch's Fisher matrix may be singular",
+    )
     with jax.enable_x64(True):
         answers = [np.asarray(answer) for answer in _answers(_in_double(env), _in_double(policy))]
     probability, advantages, scores, gradient, hessian = answers
@@ -139,8 +155,16 @@ def moments(env: Tabular, policy: AbstractPolicy, batch: int, damping: float, re
 
     if replications is None:
         counts = _all_counts(len(probability), batch)
-        return of(counts, np.exp(gammaln(batch + 1) + (xlogy(counts, probability) - gammaln(counts + 1)).sum(1)))
-    check_number("replications", replications, low=BLOCKS, remedy=f"give at least {BLOCKS} batches, or None for exact sums")
+        return of(
+            counts,
+            np.exp(gammaln(batch + 1) + (xlogy(counts, probability) - gammaln(counts + 1)).sum(1)),
+        )
+    check_number(
+        "replications",
+        replications,
+        low=BLOCKS,
+        remedy=f"give at least {BLOCKS} batches, or None for exact sums",
+    )
     drawn = np.random.default_rng(seed).multinomial(batch, probability, replications)
     blocks = np.arange(replications) % BLOCKS
     equal = lambda chosen: (drawn[chosen], np.full(chosen.sum(), 1 / chosen.sum()))
@@ -156,7 +180,13 @@ def _answers(env: Tabular, policy: AbstractPolicy):
     _, scores = score_matrix(policy, *pairs)
     θ, unflatten = flatten(policy)
     value = lambda θ: env.expected_return(unflatten(θ))
-    return probability.ravel(), env.advantages(policy).ravel(), scores.columns().T, jax.grad(value)(θ), jax.hessian(value)(θ)
+    return (
+        probability.ravel(),
+        env.advantages(policy).ravel(),
+        scores.columns().T,
+        jax.grad(value)(θ),
+        jax.hessian(value)(θ),
+    )
 
 
 def optimum(env: Tabular, policy: AbstractPolicy) -> AbstractPolicy:
@@ -174,7 +204,10 @@ def optimum(env: Tabular, policy: AbstractPolicy) -> AbstractPolicy:
             options=dict(gtol=1e-10),
         )
         curvature = np.linalg.eigvalsh(np.asarray(hessian(found.x)))
-    if np.abs(found.jac).max() > 1e-6 * np.abs(curvature).max() or curvature[0] < 1e-6 * curvature[-1]:
+    if (
+        np.abs(found.jac).max() > 1e-6 * np.abs(curvature).max()
+        or curvature[0] < 1e-6 * curvature[-1]
+    ):
         raise ValueError(
             f"policy leads to no strict maximum of η: Newton's method ended at |θ| = {np.linalg.norm(found.x):.3g}, where the curvature of "
             f"η lies between {-curvature[-1]:.3g} and {-curvature[0]:.3g}; softmax tables have none, let states share parameters."
@@ -184,7 +217,9 @@ def optimum(env: Tabular, policy: AbstractPolicy) -> AbstractPolicy:
 
 def _in_double(module: Module) -> Module:
     """The module with its arrays in double precision; within `jax.enable_x64`."""
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64) if eqx.is_inexact_array(x) else x, module)
+    return jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.float64) if eqx.is_inexact_array(x) else x, module
+    )
 
 
 def _all_counts(pairs: int, batch: int) -> Int[np.ndarray, "batch_kind pair"]:
@@ -195,8 +230,12 @@ def _all_counts(pairs: int, batch: int) -> Int[np.ndarray, "batch_kind pair"]:
             f"batch={batch} draws from {pairs} pairs (s, a) make {total:,} different batches, too many to sum over; "
             "give replications, for example 100000, to draw some."
         )
-    bars = np.array(list(itertools.combinations(range(batch + pairs - 1), pairs - 1)), int).reshape(total, pairs - 1)
-    edges = np.concatenate([np.full((total, 1), -1), bars, np.full((total, 1), batch + pairs - 1)], axis=1)
+    bars = np.array(list(itertools.combinations(range(batch + pairs - 1), pairs - 1)), int).reshape(
+        total, pairs - 1
+    )
+    edges = np.concatenate(
+        [np.full((total, 1), -1), bars, np.full((total, 1), batch + pairs - 1)], axis=1
+    )
     return np.diff(edges, axis=1) - 1
 
 
@@ -206,7 +245,9 @@ def _expectations(shares, weights, scores, covariance, damping) -> tuple[Matrix,
     mean, solved = np.zeros((size, size)), np.zeros((size, size))
     for start in range(0, len(shares), CHUNK):
         part, w = shares[start : start + CHUNK], weights[start : start + CHUNK]
-        inverse = np.linalg.inv(np.einsum("bn,nd,ne->bde", part, scores, scores, optimize=True) + damping * np.eye(size))
+        inverse = np.linalg.inv(
+            np.einsum("bn,nd,ne->bde", part, scores, scores, optimize=True) + damping * np.eye(size)
+        )
         mean += np.einsum("b,bde->de", w, inverse)
         solved += np.einsum("b,bde->de", w, inverse @ covariance @ inverse)
     return mean, solved

@@ -21,11 +21,16 @@ MOST_OUTCOMES = 5_000
 def batch_of_cells(env: Tabular, policy: AbstractPolicy, cells: Int[Array, " sample"]) -> Batch:
     """The draws (s, a), numbered s·A + a, as a batch."""
     states, actions = jnp.divmod(cells, env.rewards.shape[1])
-    return draws_as_batch(policy, jax.nn.one_hot(states, env.observation_size), actions, env.rewards[states, actions])
+    return draws_as_batch(
+        policy, jax.nn.one_hot(states, env.observation_size), actions, env.rewards[states, actions]
+    )
 
 
 def draws_as_batch(
-    policy: AbstractPolicy, observations: Float[Array, "sample feature"], actions: Shaped[Array, "sample ..."], rewards
+    policy: AbstractPolicy,
+    observations: Float[Array, "sample feature"],
+    actions: Shaped[Array, "sample ..."],
+    rewards,
 ) -> Batch:
     """Independent draws. None has a successor, as exact advantages do not ask for it: each state stands for its own."""
     no = jnp.zeros((len(rewards), 1), bool)
@@ -63,24 +68,34 @@ def check_outcomes(env: Tabular, samples: int) -> None:
         )
 
 
-def unordered_draws(samples: int, cells: int) -> tuple[Int[np.ndarray, "outcome sample"], Float[np.ndarray, " outcome"]]:
+def unordered_draws(
+    samples: int, cells: int
+) -> tuple[Int[np.ndarray, "outcome sample"], Float[np.ndarray, " outcome"]]:
     """All outcomes of `samples` draws among `cells`, order aside, and the log of how many orders each has."""
     draws = np.array(list(itertools.combinations_with_replacement(range(cells), samples)))
     counts = (draws[:, :, None] == np.arange(cells)).sum(1)
     return draws, lgamma(samples + 1) - np.vectorize(lgamma)(counts + 1.0).sum(1)
 
 
-def outcomes(env: Tabular, policy: AbstractPolicy, samples: int) -> tuple[Int[Array, "outcome sample"], Float[Array, " outcome"]]:
+def outcomes(
+    env: Tabular, policy: AbstractPolicy, samples: int
+) -> tuple[Int[Array, "outcome sample"], Float[Array, " outcome"]]:
     """All outcomes of `samples` independent draws from d^π(s, a), and their probabilities."""
     draws, log_orders = unordered_draws(samples, env.rewards.size)
     log_occupancy = jnp.log(occupancy_of_cells(env, policy))
-    return jnp.asarray(draws), jnp.exp(jnp.asarray(log_orders, log_occupancy.dtype) + log_occupancy[draws].sum(-1))
+    return jnp.asarray(draws), jnp.exp(
+        jnp.asarray(log_orders, log_occupancy.dtype) + log_occupancy[draws].sum(-1)
+    )
 
 
-def mean_inverse_fisher(env: Tabular, policy: AbstractPolicy, samples: int, damping: float) -> Float[Array, "d d"]:
+def mean_inverse_fisher(
+    env: Tabular, policy: AbstractPolicy, samples: int, damping: float
+) -> Float[Array, "d d"]:
     """F̄⁻¹(θ), by enumeration."""
     every = batch_of_cells(env, policy, jnp.arange(env.rewards.size))
     scores = score_matrix(policy, every.observations[:, 0], every.actions[:, 0])[1].columns().T
     draws, probabilities = outcomes(env, policy, samples)
     estimates = jax.vmap(lambda draw: scores[draw].T @ scores[draw] / samples)(draws)
-    return jnp.einsum("n,nde->de", probabilities, jnp.linalg.inv(estimates + damping * jnp.eye(scores.shape[1])))
+    return jnp.einsum(
+        "n,nde->de", probabilities, jnp.linalg.inv(estimates + damping * jnp.eye(scores.shape[1]))
+    )

@@ -50,9 +50,13 @@ class Findings:
         return [*paths, folder / "table.csv", folder / "verdict.txt"]
 
 
-def panels(rows: int, columns: int, width: float = 5.2, height: float = 3.6) -> tuple[Figure, list[Axes]]:
+def panels(
+    rows: int, columns: int, width: float = 5.2, height: float = 3.6
+) -> tuple[Figure, list[Axes]]:
     """A picture of several axes, row by row, in the style of the house."""
-    figure, grid = plt.subplots(rows, columns, figsize=(width * columns, height * rows), layout="constrained", squeeze=False)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(width * columns, height * rows), layout="constrained", squeeze=False
+    )
     axes = list(grid.ravel())
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)

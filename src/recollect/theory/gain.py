@@ -128,22 +128,33 @@ def predict_gain(
     """
     _check_batches(gradient_batches, fisher_batches)
     if algorithm.advantages.baseline == "critic":
-        raise ValueError("baseline='critic' needs a trained critic, which a prediction has not; use 'mean' or 'linear'.")
+        raise ValueError(
+            "baseline='critic' needs a trained critic, which a prediction has not; use 'mean' or 'linear'."
+        )
     check_fit(env, algorithm, policy)
     fresh = dataclasses.replace(algorithm, window=1, fisher_window=1, independent_fisher=False)
     key_rows, key_columns = jax.random.split(jax.random.key(seed))
-    rows, columns = jax.random.split(key_rows, gradient_batches), jax.random.split(key_columns, fisher_batches)
+    rows, columns = (
+        jax.random.split(key_rows, gradient_batches),
+        jax.random.split(key_columns, fisher_batches),
+    )
     with one_blas_thread():
         problem = traced_floats((env, fresh, collector))
-        steps, metric, environment_steps = jax.block_until_ready(_table(problem, policy, rows, columns))
+        steps, metric, environment_steps = jax.block_until_ready(
+            _table(problem, policy, rows, columns)
+        )
     table = np.asarray(steps, float).swapaxes(0, 1)
     if not np.isfinite(table).all():
-        raise ValueError(f"damping={float(algorithm.damping):g} gives steps that are not finite; give more, or check the rewards.")
+        raise ValueError(
+            f"damping={float(algorithm.damping):g} gives steps that are not finite; give more, or check the rewards."
+        )
     return _analyse(table, np.asarray(metric, float), int(environment_steps))
 
 
 def _check_batches(gradient_batches: int, fisher_batches: int) -> None:
-    for field, value in dict(gradient_batches=gradient_batches, fisher_batches=fisher_batches).items():
+    for field, value in dict(
+        gradient_batches=gradient_batches, fisher_batches=fisher_batches
+    ).items():
         remedy = f"give a whole number of at least {2 * BLOCKS}, as error bars leave out blocks of batches"
         check_count(field, value, remedy)
         check_number(field, value, low=2 * BLOCKS, remedy=remedy)
@@ -151,7 +162,10 @@ def _check_batches(gradient_batches: int, fisher_batches: int) -> None:
 
 @eqx.filter_jit
 def _table(
-    problem: tuple[AbstractEnv, NPG, AbstractCollector], policy: AbstractPolicy, rows: Key[Array, " row"], columns: Key[Array, " column"]
+    problem: tuple[AbstractEnv, NPG, AbstractCollector],
+    policy: AbstractPolicy,
+    rows: Key[Array, " row"],
+    columns: Key[Array, " column"],
 ) -> tuple[Float[Array, "column row d"], Float[Array, "d d"], Int[Array, ""]]:
     """x_pq for every gradient p and Fisher matrix q, the mean Fisher matrix, and the environment steps that it took."""
     env, algorithm, collector = problem
@@ -181,27 +195,43 @@ def _table(
     return steps, matrix / len(columns), spent
 
 
-def _analyse(table: Float[np.ndarray, "row column d"], metric: Float[np.ndarray, "d d"], environment_steps: int) -> Prediction:
+def _analyse(
+    table: Float[np.ndarray, "row column d"],
+    metric: Float[np.ndarray, "d d"],
+    environment_steps: int,
+) -> Prediction:
     """The parts, and shares of them with intervals by leaving out blocks of rows and of columns (the jackknife along both axes)."""
     measured = table @ metric
     parts = _components(table, measured)
     shares, variance = _shares(parts), np.zeros(3)
     for axis in (0, 1):
         block = np.arange(table.shape[axis]) % BLOCKS
-        left = [_shares(_components(*(np.compress(block != i, x, axis) for x in (table, measured)))) for i in range(BLOCKS)]
+        left = [
+            _shares(_components(*(np.compress(block != i, x, axis) for x in (table, measured))))
+            for i in range(BLOCKS)
+        ]
         variance += (BLOCKS - 1) * np.var(left, axis=0)
     reach = scipy.stats.t.ppf(0.975, BLOCKS - 1) * np.sqrt(variance)
-    intervals = [(low, high) for low, high in np.clip([shares - reach, shares + reach], 0, 1).T.tolist()]
-    limit, here = (Reusable(float(share), interval) for share, interval in zip(shares[:2], intervals[:2], strict=True))
+    intervals = [
+        (low, high) for low, high in np.clip([shares - reach, shares + reach], 0, 1).T.tolist()
+    ]
+    limit, here = (
+        Reusable(float(share), interval)
+        for share, interval in zip(shares[:2], intervals[:2], strict=True)
+    )
     centred = lambda x: x - x.mean(0)
     spread = np.sort(np.sum(centred(table) * centred(measured), (0, 2)))
     largest = min(len(spread) // 5, 3 * math.isqrt(len(spread)))
     tail = scipy.stats.genpareto.fit(spread[-largest:] - spread[-largest - 1], floc=0)[0]
     gradient, joint, fisher = parts.tolist()
-    return Prediction(gradient, joint, fisher, limit, here, intervals[2], float(tail), environment_steps)
+    return Prediction(
+        gradient, joint, fisher, limit, here, intervals[2], float(tail), environment_steps
+    )
 
 
-def _components(x: Float[np.ndarray, "row column d"], measured: Float[np.ndarray, "row column d"]) -> Float[np.ndarray, "3"]:
+def _components(
+    x: Float[np.ndarray, "row column d"], measured: Float[np.ndarray, "row column d"]
+) -> Float[np.ndarray, "3"]:
     """Unbiased estimates of tr(FΣ₁)/B, tr(FΣ₂)/B and tr(FΣ_F): the random-effects analysis of variance of a two-way table."""
     rows, columns, _ = x.shape
     squares = lambda centre: float(np.sum(centre(x) * centre(measured)))
@@ -254,13 +284,26 @@ class Gain:
         if not self.env.endswith(".npz"):
             check_name("env", self.env, ENVIRONMENTS)
         if self.samples is not None and self.episodes is not None:
-            raise ValueError(f"samples={self.samples} and episodes={self.episodes} exclude each other; choose one way to collect.")
+            raise ValueError(
+                f"samples={self.samples} and episodes={self.episodes} exclude each other; choose one way to collect."
+            )
         _check_batches(self.gradient_batches, self.fisher_batches)
         for field in ("samples", "episodes", "max_steps"):
             if getattr(self, field) is not None:
                 check_count(field, getattr(self, field))
-        check_number("damping", self.damping, low=0, open_low=True, remedy="give a number above 0, for example 0.01")
-        check_number("iterations", self.iterations, low=0, remedy="give a number of iterations, 0 for the first policy")
+        check_number(
+            "damping",
+            self.damping,
+            low=0,
+            open_low=True,
+            remedy="give a number above 0, for example 0.01",
+        )
+        check_number(
+            "iterations",
+            self.iterations,
+            low=0,
+            remedy="give a number of iterations, 0 for the first policy",
+        )
         if not self.windows:
             raise ValueError("windows=() is empty; give windows to predict for, for example 1 10.")
         for window in self.windows:
@@ -272,7 +315,9 @@ class Gain:
         assert isinstance(env, AbstractEnv)
         knows = isinstance(env, AbstractOracle)
         if self.samples is not None and not knows:
-            raise ValueError(f"samples={self.samples} needs exact advantages, which {self.env} does not know; give episodes.")
+            raise ValueError(
+                f"samples={self.samples} needs exact advantages, which {self.env} does not know; give episodes."
+            )
         draws = knows and self.episodes is None
         collector = Draws(self.samples or 10) if draws else Episodes(self.episodes or 4)
         advantages = Advantages(estimator="exact") if draws else Advantages()
@@ -280,13 +325,26 @@ class Gain:
         algorithm = NPG(damping=self.damping, advantages=advantages, discount=discount)
         policy = make_policy(jax.random.key(self.seed), env, None)
         if self.iterations:
-            policy = train(env, algorithm, collector=collector, policy=policy, seeds=(self.seed,), iterations=self.iterations).policy()
-        gain = predict_gain(env, policy, algorithm, collector, self.gradient_batches, self.fisher_batches, self.seed)
+            policy = train(
+                env,
+                algorithm,
+                collector=collector,
+                policy=policy,
+                seeds=(self.seed,),
+                iterations=self.iterations,
+            ).policy()
+        gain = predict_gain(
+            env, policy, algorithm, collector, self.gradient_batches, self.fisher_batches, self.seed
+        )
         exact = None
         if isinstance(env, LQC) and isinstance(collector, Draws):
             first, second = inverse_fisher_moments(collector.samples, self.damping)
             exact = 1 - first**2 / second
-        return Findings(self._rows(gain, exact), self._verdict(gain, exact), {"gain": self._picture(gain, exact)})
+        return Findings(
+            self._rows(gain, exact),
+            self._verdict(gain, exact),
+            {"gain": self._picture(gain, exact)},
+        )
 
     def _rows(self, gain: Prediction, exact: float | None):
         return [
@@ -316,7 +374,9 @@ class Gain:
         ]
         if exact is not None:
             covered = limit.interval[0] <= exact <= limit.interval[1]
-            words.append(f"The exact share where ∇η = 0 is {_percent(exact)}: the interval {'covers' if covered else 'misses'} it.")
+            words.append(
+                f"The exact share where ∇η = 0 is {_percent(exact)}: the interval {'covers' if covered else 'misses'} it."
+            )
         if gain.tail > 0.5:
             words.append(
                 f"Single batches weigh heavily (tail index {gain.tail:.2f}, above 0.5), so the intervals may be too short; take more."
@@ -327,15 +387,26 @@ class Gain:
     def _picture(self, gain: Prediction, exact: float | None):
         figure, (left, right) = panels(1, 2)
         windows = np.unique(np.geomspace(1, max(*self.windows, 10), 60))
-        curves = ((gain.limit, "if ∇η = 0 (Theorem 2)", COLOURS[1], "-"), (gain.here, "at this policy", COLOURS[3], "--"))
+        curves = (
+            (gain.limit, "if ∇η = 0 (Theorem 2)", COLOURS[1], "-"),
+            (gain.here, "at this policy", COLOURS[3], "--"),
+        )
         for reusable, label, colour, line in curves:
             low, high = np.transpose([reusable.ratio_interval(window) for window in windows])
-            left.plot(windows, [reusable.ratio(window) for window in windows], color=colour, linestyle=line, label=label)
+            left.plot(
+                windows,
+                [reusable.ratio(window) for window in windows],
+                color=colour,
+                linestyle=line,
+                label=label,
+            )
             left.fill_between(windows, low, high, color=colour, alpha=0.18, linewidth=0)
             left.axhline(reusable.floor, color=colour, linestyle=":", linewidth=1)
         if exact is not None:
             ratios = [noise_ratio(exact, window) for window in self.windows]
-            left.plot(self.windows, ratios, "o", color=COLOURS[7], markersize=4, label="exact if ∇η = 0")
+            left.plot(
+                self.windows, ratios, "o", color=COLOURS[7], markersize=4, label="exact if ∇η = 0"
+            )
         # The name is the user's and may hold dollars.
         left.set_title(f"{self.env}: noise that adds up", parse_math=False)
         left.set(xlabel="window K", ylabel="relative to K = 1", xscale="log", ylim=(0, 1.05))
@@ -344,12 +415,20 @@ class Gain:
         left.legend(frameon=False, loc="lower left")
         parts = np.maximum([gain.gradient, gain.joint, gain.fisher], 0)
         names = ("gradient\nΣ₁/B", "both\nΣ₂/(KB)", "Fisher matrix\nVar(F̂⁻¹∇η)")
-        bars = right.bar(names, parts / parts.sum(), color=[COLOURS[0], COLOURS[4], COLOURS[0]], width=0.6)
+        bars = right.bar(
+            names, parts / parts.sum(), color=[COLOURS[0], COLOURS[4], COLOURS[0]], width=0.6
+        )
         right.bar_label(bars, [_percent(part / parts.sum()) for part in parts], padding=2)
-        right.set(title="parts at this policy, K = 1; reuse lowers the green one", ylabel="share of the noise", ylim=(0, 1.05))
+        right.set(
+            title="parts at this policy, K = 1; reuse lowers the green one",
+            ylabel="share of the noise",
+            ylim=(0, 1.05),
+        )
         right.grid(visible=False, axis="x")
         return figure
 
 
 def _percent(share: float, interval: tuple[float, float] | None = None) -> str:
-    return f"{100 * share:.1f} %" + (f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else "")
+    return f"{100 * share:.1f} %" + (
+        f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else ""
+    )

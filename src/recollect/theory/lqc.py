@@ -49,13 +49,21 @@ def inverse_fisher_moments(batch: int, damping: float) -> tuple[float, float]:
     _check(batch, damping)
     # By the root R of ΣZ², whose density r^(B−1) exp(−r²/2) has no singularity at zero.
     log_scale = (1 - batch / 2) * np.log(2) - gammaln(batch / 2)
-    density = lambda r: np.exp(log_scale + (batch - 1) * np.log(r) - r**2 / 2) if r > 0 else float(batch == 1) * np.exp(log_scale)
+    density = lambda r: (
+        np.exp(log_scale + (batch - 1) * np.log(r) - r**2 / 2)
+        if r > 0
+        else float(batch == 1) * np.exp(log_scale)
+    )
     inverse = lambda r: 1 / (damping + r**2 / batch)
     middle, knee = np.sqrt(batch), np.sqrt(batch * damping)
     # What 1/F̂ has near zero is as narrow as the knee; beyond ten standard deviations nothing is left.
-    breaks = np.unique(np.clip([0.0, knee, 10 * knee, middle - 3, middle, middle + 3, middle + 10], 0, middle + 10))
+    breaks = np.unique(
+        np.clip([0.0, knee, 10 * knee, middle - 3, middle, middle + 3, middle + 10], 0, middle + 10)
+    )
     integral = lambda power: sum(
-        quad(lambda r: density(r) * inverse(r) ** power, low, high, epsabs=0, epsrel=1e-12, limit=200)[0]
+        quad(
+            lambda r: density(r) * inverse(r) ** power, low, high, epsabs=0, epsrel=1e-12, limit=200
+        )[0]
         for low, high in itertools.pairwise(breaks)
     )
     return integral(1), integral(2)
@@ -85,7 +93,9 @@ class Moments:
     """Σ∞ = −Σ̂/(2𝒢), the variance of E_n = (θ_n − θ̄)/√α_n as n grows."""
 
 
-def moments(batch: int, window: int, damping: float = 0.01, discount: float = 0.5, fisher_window: int = 1) -> Moments:
+def moments(
+    batch: int, window: int, damping: float = 0.01, discount: float = 0.5, fisher_window: int = 1
+) -> Moments:
     """The quantities of Theorem 2 for B = `batch` and K = `window`.
 
     The theorem is about a Fisher matrix from fresh samples, `fisher_window=1`. A larger one gives the natural conjecture beyond it, in
@@ -93,16 +103,30 @@ def moments(batch: int, window: int, damping: float = 0.01, discount: float = 0.
     """
     check_count("window", window)
     check_count("fisher_window", fisher_window)
-    check_number("discount", discount, low=0, high=1, open_high=True, remedy="give a discount in [0, 1)")
+    check_number(
+        "discount", discount, low=0, high=1, open_high=True, remedy="give a discount in [0, 1)"
+    )
     first, second = inverse_fisher_moments(batch * fisher_window, damping)
     spread = gradient_variance(0.0, discount)
     sigma_1, sigma_2_prime = first**2 * spread, second * spread
     drift = -2 * first / (1 - discount)
     noise = sigma_1 / batch + (sigma_2_prime - sigma_1) / (window * batch)
-    return Moments(first, second, spread, sigma_1, sigma_2_prime, sigma_2_prime - sigma_1, drift, noise, -noise / (2 * drift))
+    return Moments(
+        first,
+        second,
+        spread,
+        sigma_1,
+        sigma_2_prime,
+        sigma_2_prime - sigma_1,
+        drift,
+        noise,
+        -noise / (2 * drift),
+    )
 
 
-def asymptotic_variance(batch: int, window: int, damping: float = 0.01, discount: float = 0.5, fisher_window: int = 1) -> float:
+def asymptotic_variance(
+    batch: int, window: int, damping: float = 0.01, discount: float = 0.5, fisher_window: int = 1
+) -> float:
     """Σ∞ of RNPG on LQC; a window of 1 is VNPG."""
     return moments(batch, window, damping, discount, fisher_window).asymptotic_variance
 
@@ -133,7 +157,9 @@ def constant_step_variance(
     return step * second * fixed / (2 * slope * first - step * second * (slope**2 + growing))
 
 
-def overlapping_variance(batch: int, window: int, fisher_window: int, damping: float = 0.01, discount: float = 0.5) -> float:
+def overlapping_variance(
+    batch: int, window: int, fisher_window: int, damping: float = 0.01, discount: float = 0.5
+) -> float:
     """Σ∞ with reuse in the Fisher matrix, where the conjecture of `moments` leaves something out.
 
     Two steps that lie ℓ iterations apart share (K₁ − ℓ)B samples in their gradients, and (K₂ − ℓ)B in their Fisher matrices: these are
@@ -153,13 +179,17 @@ def fisher_correlation(batch: int, fisher_window: int, lag: int, damping: float)
     nodes, weights = np.polynomial.legendre.leggauss(400)
     draws = lambda count: chi2.ppf((nodes + 1) / 2, count * batch)
     own, common = draws(lag), draws(fisher_window - lag)
-    given_common = (1 / (damping + (common[:, None] + own) / (batch * fisher_window))) @ (weights / 2)
+    given_common = (1 / (damping + (common[:, None] + own) / (batch * fisher_window))) @ (
+        weights / 2
+    )
     return float(given_common**2 @ (weights / 2))
 
 
 def _check(batch: int, damping: float) -> None:
     check_count("batch", batch, "give the number of samples in an iteration")
-    check_number("damping", damping, low=0, open_high=True, remedy="give a number above 0, for example 0.01")
+    check_number(
+        "damping", damping, low=0, open_high=True, remedy="give a number above 0, for example 0.01"
+    )
     if damping == 0 and batch < 5:
         raise ValueError(
             f"damping=0.0 with batch={batch} leaves E[F̂⁻²] infinite, as ΣZ² is χ² with {batch} degrees of freedom and its "

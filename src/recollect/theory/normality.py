@@ -44,7 +44,9 @@ class Normality:
         if self.plot_every is not None:
             check_count("plot_every", self.plot_every)
         if not self.cases:
-            raise ValueError("cases=() is empty; give at least one pair of batch and window, for example 5 10.")
+            raise ValueError(
+                "cases=() is empty; give at least one pair of batch and window, for example 5 10."
+            )
         self.all_cases()
 
     def run(self) -> Findings:
@@ -53,7 +55,9 @@ class Normality:
     def replications_of_all(self) -> list[Replications]:
         """The runs of every case, which take the time."""
         checkpoints = 1 if self.plot_every is None else max(1, self.iterations // self.plot_every)
-        return replicate(self.all_cases(), self.replications, self.iterations, checkpoints, self.seed)
+        return replicate(
+            self.all_cases(), self.replications, self.iterations, checkpoints, self.seed
+        )
 
     def findings(self, runs: list[Replications]) -> Findings:
         """What they say."""
@@ -65,7 +69,10 @@ class Normality:
 
     def all_cases(self) -> list[Case]:
         """The cases with the settings that they share."""
-        shared = {field: getattr(self, field) for field in ("damping", "discount", "decay", "start", "bound", "ratio")}
+        shared = {
+            field: getattr(self, field)
+            for field in ("damping", "discount", "decay", "start", "bound", "ratio")
+        }
         return [Case(batch, window, **shared) for batch, window in self.cases]
 
 
@@ -90,7 +97,11 @@ def row(run: Replications) -> dict:
         refused=int(run.refused.sum()),
         refused_runs=int((run.refused > 0).sum()),
         seconds=run.seconds,
-        holds=bool(wide[0] <= 1 <= wide[1] and ks_p > 0.01 and abs(errors.mean()) < (high - low) / 2 * 2.576 / 1.96),
+        holds=bool(
+            wide[0] <= 1 <= wide[1]
+            and ks_p > 0.01
+            and abs(errors.mean()) < (high - low) / 2 * 2.576 / 1.96
+        ),
     )
 
 
@@ -121,7 +132,9 @@ def anderson_darling(standard: np.ndarray, draws: int = 2_000) -> float:
 
 def _verdict(rows: list[dict]) -> str:
     good = [row for row in rows if row["holds"]]
-    ratios = ", ".join(f"{row['variance_ratio']:.3f} (B={row['batch']}, K={row['window']})" for row in rows)
+    ratios = ", ".join(
+        f"{row['variance_ratio']:.3f} (B={row['batch']}, K={row['window']})" for row in rows
+    )
     says = f"Theorem 2 agrees with {len(good)} of {len(rows)} cases at the 1 % level. Empirical over theoretical variance: {ratios}."
     troubled = sum(row["refused_runs"] for row in rows)
     if troubled:
@@ -134,8 +147,22 @@ def _density(runs: list[Replications]):
     for run, one, colour in zip(runs, axes, COLOURS[1:] * len(runs), strict=False):
         spread = np.sqrt(run.case.asymptotic_variance)
         grid = np.linspace(-4 * spread, 4 * spread, 200)
-        one.hist(run.errors(), bins=40, range=(grid[0], grid[-1]), density=True, color=colour, alpha=0.5, label="runs")
-        one.plot(grid, stats.norm.pdf(grid, scale=spread), color="black", linewidth=1.2, label="Theorem 2")
+        one.hist(
+            run.errors(),
+            bins=40,
+            range=(grid[0], grid[-1]),
+            density=True,
+            color=colour,
+            alpha=0.5,
+            label="runs",
+        )
+        one.plot(
+            grid,
+            stats.norm.pdf(grid, scale=spread),
+            color="black",
+            linewidth=1.2,
+            label="Theorem 2",
+        )
         one.set(title=f"B = {run.case.batch}, K = {run.case.window}", xlabel="$E_n$")
     axes[0].legend(frameon=False)
     return figure
@@ -145,24 +172,42 @@ def _quantiles(runs: list[Replications]):
     figure, axes = panels(1, len(runs), width=3.6, height=3.2)
     for run, one, colour in zip(runs, axes, COLOURS[1:] * len(runs), strict=False):
         errors, spread = np.sort(run.errors()), np.sqrt(run.case.asymptotic_variance)
-        one.plot(spread * stats.norm.ppf((np.arange(len(errors)) + 0.5) / len(errors)), errors, ".", color=colour, markersize=3)
+        one.plot(
+            spread * stats.norm.ppf((np.arange(len(errors)) + 0.5) / len(errors)),
+            errors,
+            ".",
+            color=colour,
+            markersize=3,
+        )
         one.axline((0, 0), slope=1, color="black", linewidth=0.8)
-        one.set(title=f"B = {run.case.batch}, K = {run.case.window}", xlabel="quantiles of Theorem 2", ylabel="of the runs")
+        one.set(
+            title=f"B = {run.case.batch}, K = {run.case.window}",
+            xlabel="quantiles of Theorem 2",
+            ylabel="of the runs",
+        )
     return figure
 
 
 def _approach(runs: list[Replications]):
     figure, axes = panels(2, len(runs), width=3.6, height=3.2)
-    for run, top, bottom, colour in zip(runs, axes, axes[len(runs) :], COLOURS[1:] * len(runs), strict=False):
+    for run, top, bottom, colour in zip(
+        runs, axes, axes[len(runs) :], COLOURS[1:] * len(runs), strict=False
+    ):
         spread = np.sqrt(run.case.asymptotic_variance)
         standard = np.stack([run.errors(i) for i in range(len(run.iterations))]) / spread
         bands = np.quantile(standard, [0.025, 0.25, 0.5, 0.75, 0.975], axis=1)
         for values, level in zip(bands, (0.025, 0.25, 0.5, 0.75, 0.975), strict=True):
             top.plot(run.iterations, values, color=colour)
             top.axhline(float(stats.norm.ppf(level)), color="black", linewidth=0.6, linestyle=":")
-        top.set(title=f"B = {run.case.batch}, K = {run.case.window}", xlabel="n", ylabel="quantiles of $E_n/\\sqrt{\\Sigma_\\infty}$")
+        top.set(
+            title=f"B = {run.case.batch}, K = {run.case.window}",
+            xlabel="n",
+            ylabel="quantiles of $E_n/\\sqrt{\\Sigma_\\infty}$",
+        )
         intervals = np.array([variance_interval(values) for values in standard])
-        bottom.fill_between(run.iterations, intervals[:, 0], intervals[:, 1], color=colour, alpha=0.3, linewidth=0)
+        bottom.fill_between(
+            run.iterations, intervals[:, 0], intervals[:, 1], color=colour, alpha=0.3, linewidth=0
+        )
         bottom.axhline(1, color="black", linewidth=0.8)
         bottom.set(xlabel="n", ylabel="variance / $\\Sigma_\\infty$, 95 %")
     return figure

@@ -32,7 +32,14 @@ from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_poli
 from recollect.report.plot import COLOURS
 from recollect.runtime import one_blas_thread
 from recollect.step.project import Box
-from recollect.theory.enumeration import batch_of_cells, check_outcomes, draws_as_batch, mean_inverse_fisher, occupancy_of_cells, small_mdp
+from recollect.theory.enumeration import (
+    batch_of_cells,
+    check_outcomes,
+    draws_as_batch,
+    mean_inverse_fisher,
+    occupancy_of_cells,
+    small_mdp,
+)
 from recollect.theory.findings import Findings, panels
 from recollect.theory.lqc import inverse_fisher_moments
 from recollect.tree import flatten, traced_floats
@@ -63,14 +70,20 @@ def lqc_problem(samples: int, damping: float) -> Problem:
     env = LQC()
     drift = lambda inverse: lambda θ: -2 * inverse * θ / (1 - env.discount)
     mean_inverse = inverse_fisher_moments(samples, damping)[0]
-    return Problem(env, ShiftPolicy(jnp.ones(())), draw_lqc, drift(mean_inverse), drift(1 / (1 + damping)))
+    return Problem(
+        env, ShiftPolicy(jnp.ones(())), draw_lqc, drift(mean_inverse), drift(1 / (1 + damping))
+    )
 
 
 def tabular_problem(env: Tabular, samples: int, damping: float) -> Problem:
     start = tabular_softmax_policy(*env.rewards.shape)
     _, unflatten = flatten(start)
-    right = lambda θ: mean_inverse_fisher(env, unflatten(θ), samples, damping) @ env.gradient(unflatten(θ))
-    wrong = lambda θ: jnp.linalg.solve(env.fisher(unflatten(θ)) + damping * jnp.eye(len(θ)), env.gradient(unflatten(θ)))
+    right = lambda θ: (
+        mean_inverse_fisher(env, unflatten(θ), samples, damping) @ env.gradient(unflatten(θ))
+    )
+    wrong = lambda θ: jnp.linalg.solve(
+        env.fisher(unflatten(θ)) + damping * jnp.eye(len(θ)), env.gradient(unflatten(θ))
+    )
     return Problem(env, start, draw_tabular, right, wrong)
 
 
@@ -89,7 +102,9 @@ def draw_tabular(env: Tabular, policy: AbstractPolicy, normal: Float[Array, "sam
     return batch_of_cells(env, policy, cells)
 
 
-def integrate(drift: Drift, start: Float[Array, " d"], bound: float, horizon: float, steps: int = ODE_STEPS) -> Float[Array, "point d"]:
+def integrate(
+    drift: Drift, start: Float[Array, " d"], bound: float, horizon: float, steps: int = ODE_STEPS
+) -> Float[Array, "point d"]:
     """The projected equation at `steps` + 1 even times: fourth-order Runge-Kutta, put back into the box after each step."""
     h = horizon / steps
 
@@ -101,10 +116,14 @@ def integrate(drift: Drift, start: Float[Array, " d"], bound: float, horizon: fl
         θ = jnp.clip(θ + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4), -bound, bound)
         return θ, θ
 
-    return jnp.concatenate([start[None], jax.jit(lambda θ: lax.scan(step, θ, None, steps)[1])(start)])
+    return jnp.concatenate(
+        [start[None], jax.jit(lambda θ: lax.scan(step, θ, None, steps)[1])(start)]
+    )
 
 
-def jackknife(statistic: Callable[[np.ndarray], Any], samples: Float[np.ndarray, "replication ..."]) -> tuple[float, float]:
+def jackknife(
+    statistic: Callable[[np.ndarray], Any], samples: Float[np.ndarray, "replication ..."]
+) -> tuple[float, float]:
     """A statistic of all replications, and its standard error from leaving out groups of them in turn."""
     group = np.arange(len(samples)) % min(GROUPS, len(samples))
     without = np.array([statistic(samples[group != g]) for g in np.unique(group)])
@@ -161,13 +180,29 @@ class Ode:
         check_outcomes(small_mdp(self.mdp), self.samples)
         for field in ("damping", "horizon"):
             check_number(
-                field, getattr(self, field), low=0, high=float("inf"), open_low=True, open_high=True, remedy="give a number above 0"
+                field,
+                getattr(self, field),
+                low=0,
+                high=float("inf"),
+                open_low=True,
+                open_high=True,
+                remedy="give a number above 0",
             )
         check_number("bound", self.bound, low=1, remedy="give at least 1, where LQC starts")
         check_count("halvings", self.halvings)
-        check_number("halvings", self.halvings, low=2, remedy="give at least 2, as three step sizes are needed to extrapolate to none")
+        check_number(
+            "halvings",
+            self.halvings,
+            low=2,
+            remedy="give at least 2, as three step sizes are needed to extrapolate to none",
+        )
         check_count("replications", self.replications)
-        check_number("replications", self.replications, low=2, remedy="give at least 2, so that errors can be told")
+        check_number(
+            "replications",
+            self.replications,
+            low=2,
+            remedy="give at least 2, so that errors can be told",
+        )
 
     @property
     def step_sizes(self) -> Float[np.ndarray, " step"]:
@@ -179,7 +214,9 @@ class Ode:
         with one_blas_thread():
             problems = {
                 "LQC": lqc_problem(self.samples, self.damping),
-                "chain" if self.mdp is None else self.mdp.stem: tabular_problem(small_mdp(self.mdp), self.samples, self.damping),
+                "chain" if self.mdp is None else self.mdp.stem: tabular_problem(
+                    small_mdp(self.mdp), self.samples, self.damping
+                ),
             }
             for place, (name, problem) in zip((0, 2), problems.items(), strict=True):
                 right, wrong = self.solutions(problem)
@@ -207,10 +244,15 @@ class Ode:
         )
         return traced_floats(algorithm)
 
-    def solutions(self, problem: Problem) -> tuple[Float[np.ndarray, "point d"], Float[np.ndarray, "point d"]]:
+    def solutions(
+        self, problem: Problem
+    ) -> tuple[Float[np.ndarray, "point d"], Float[np.ndarray, "point d"]]:
         """Of the right equation and of the wrong one."""
         start = flatten(problem.start)[0]
-        right, wrong = (integrate(drift, start, self.bound, self.horizon) for drift in (problem.drift, problem.naive_drift))
+        right, wrong = (
+            integrate(drift, start, self.bound, self.horizon)
+            for drift in (problem.drift, problem.naive_drift)
+        )
         return np.asarray(right), np.asarray(wrong)
 
     def paths(self, problem: Problem, series: str) -> list[Float[np.ndarray, "replication _ d"]]:
@@ -221,34 +263,51 @@ class Ode:
             key = jax.random.fold_in(jax.random.key(self.seed), halving)
             states, pieces = _start(algorithm, problem, self.samples, self.replications), []
             for piece in range(2**halving):
-                normal = jax.random.normal(jax.random.fold_in(key, piece), (self.replications, self.steps, 2, self.samples, 3))
+                normal = jax.random.normal(
+                    jax.random.fold_in(key, piece),
+                    (self.replications, self.steps, 2, self.samples, 3),
+                )
                 states, θ = _advance(algorithm, problem, states, normal)
                 pieces.append(np.asarray(θ))
             paths.append(np.concatenate(pieces, axis=1))
         return paths
 
-    def distances(self, paths: list[Float[np.ndarray, "replication _ d"]], solution: Float[np.ndarray, "point d"]):
+    def distances(
+        self,
+        paths: list[Float[np.ndarray, "replication _ d"]],
+        solution: Float[np.ndarray, "point d"],
+    ):
         """max_n ‖θ_n − θ(t_n)‖ for each replication and step size."""
         far = lambda path: np.linalg.norm(path - self._at(solution, path.shape[1]), axis=-1).max(1)
         return np.stack([far(path) for path in paths], axis=1)
 
     def power(self, distances: Float[np.ndarray, "replication step"]) -> tuple[float, float]:
         """p of mean distance ∝ α^p, by least squares in logs, and its standard error."""
-        return jackknife(lambda x: np.polyfit(np.log(self.step_sizes), np.log(x.mean(0)), 1)[0], distances)
+        return jackknife(
+            lambda x: np.polyfit(np.log(self.step_sizes), np.log(x.mean(0)), 1)[0], distances
+        )
 
     def remainder(self, distances: Float[np.ndarray, "replication step"]) -> tuple[float, float]:
         """c of mean distance = c + c₁ √α + c₂ α (noise of order √α, lag and bias of order α), and its standard error."""
         powers = self.step_sizes[:, None] ** np.array([0, 0.5, 1])
         weigh = np.sqrt(len(distances)) / np.maximum(distances.std(0), np.finfo(float).tiny)
-        return jackknife(lambda x: np.linalg.lstsq(powers * weigh[:, None], x.mean(0) * weigh)[0][0], distances)
+        return jackknife(
+            lambda x: np.linalg.lstsq(powers * weigh[:, None], x.mean(0) * weigh)[0][0], distances
+        )
 
-    def _at(self, solution: Float[np.ndarray, "point d"], updates: int) -> Float[np.ndarray, "update d"]:
+    def _at(
+        self, solution: Float[np.ndarray, "point d"], updates: int
+    ) -> Float[np.ndarray, "update d"]:
         """The solution at t_1, …, t_updates."""
         times, grid = np.arange(1, updates + 1) / updates, np.linspace(0, 1, len(solution))
         return np.stack([np.interp(times, grid, one) for one in solution.T], axis=1)
 
-    def _rows(self, problem: str, distances: Mapping[str, Float[np.ndarray, "replication step"]], control):
-        cases = [(name, "F̄⁻¹∇η", values) for name, values in distances.items()] + [("VNPG", "(εI + F)⁻¹∇η", control)]
+    def _rows(
+        self, problem: str, distances: Mapping[str, Float[np.ndarray, "replication step"]], control
+    ):
+        cases = [(name, "F̄⁻¹∇η", values) for name, values in distances.items()] + [
+            ("VNPG", "(εI + F)⁻¹∇η", control)
+        ]
         return [
             dict(
                 problem=problem,
@@ -262,11 +321,19 @@ class Ode:
             for α, one in zip(self.step_sizes, values.T, strict=True)
         ]
 
-    def _words(self, problem: str, distances: Mapping[str, Float[np.ndarray, "replication step"]], control) -> str:
-        powers = {name: interval(*self.power(values), TOGETHER) for name, values in distances.items()}
-        left = {name: interval(*self.remainder(values), TOGETHER) for name, values in distances.items()}
+    def _words(
+        self, problem: str, distances: Mapping[str, Float[np.ndarray, "replication step"]], control
+    ) -> str:
+        powers = {
+            name: interval(*self.power(values), TOGETHER) for name, values in distances.items()
+        }
+        left = {
+            name: interval(*self.remainder(values), TOGETHER) for name, values in distances.items()
+        }
         wrong = interval(*self.remainder(control))
-        show = lambda intervals: ", ".join(f"{name} [{low:.3f}, {high:.3f}]" for name, (low, high) in intervals.items())
+        show = lambda intervals: ", ".join(
+            f"{name} [{low:.3f}, {high:.3f}]" for name, (low, high) in intervals.items()
+        )
         falls = [name for name, (low, _) in powers.items() if low > 0]
         vanishes = [name for name, (low, _) in left.items() if low <= 0]
         same = len(falls) == len(vanishes) == len(distances)
@@ -284,20 +351,44 @@ class Ode:
         for (name, some), colour in zip(paths.items(), COLOURS[1:], strict=False):
             for path, width in ((some[0], 0.8), (some[-1], 1.4)):
                 times = np.arange(1, path.shape[1] + 1) / path.shape[1] * self.horizon
-                left.plot(times, path[0, :, component], color=colour, linewidth=width, alpha=0.45 if width < 1 else 1)
+                left.plot(
+                    times,
+                    path[0, :, component],
+                    color=colour,
+                    linewidth=width,
+                    alpha=0.45 if width < 1 else 1,
+                )
             left.plot([], [], color=colour, label=name)
-        for solution, style, label in zip(solutions, ("-", "--"), ("F̄⁻¹∇η", "(εI + F)⁻¹∇η"), strict=True):
-            left.plot(np.linspace(0, self.horizon, len(solution)), solution[:, component], style, color="black", linewidth=2, label=label)
+        for solution, style, label in zip(
+            solutions, ("-", "--"), ("F̄⁻¹∇η", "(εI + F)⁻¹∇η"), strict=True
+        ):
+            left.plot(
+                np.linspace(0, self.horizon, len(solution)),
+                solution[:, component],
+                style,
+                color="black",
+                linewidth=2,
+                label=label,
+            )
         thin, thick = self.step_sizes[[0, -1]]
         # The problem may be a file of the user's, with dollars in its name.
         title = f"{problem}: a path each, α = {thin:.2g} (thin) and {thick:.2g}"
         left.set_title(title, parse_math=False)
         left.set(xlabel="time t = nα", ylabel=f"θ_{component}")
         lines = [*distances.items(), ("VNPG to (εI + F)⁻¹∇η", control)]
-        for (name, values), colour, marker in zip(lines, (*COLOURS[1:4], COLOURS[0]), "osD^", strict=True):
+        for (name, values), colour, marker in zip(
+            lines, (*COLOURS[1:4], COLOURS[0]), "osD^", strict=True
+        ):
             error = values.std(0, ddof=1) / np.sqrt(len(values))
             face = "none" if marker == "D" else colour
-            style = dict(color=colour, marker=marker, markerfacecolor=face, markersize=9 if marker == "D" else 5, capsize=2, linewidth=1)
+            style = dict(
+                color=colour,
+                marker=marker,
+                markerfacecolor=face,
+                markersize=9 if marker == "D" else 5,
+                capsize=2,
+                linewidth=1,
+            )
             right.errorbar(self.step_sizes, values.mean(0), 1.96 * error, label=name, **style)
         guide = distances["VNPG"].mean(0)[-1] * 0.6 * np.sqrt(self.step_sizes / self.step_sizes[-1])
         right.plot(self.step_sizes, guide, ":", color="black", label="∝ √α")
@@ -314,15 +405,21 @@ class Ode:
 def _start(algorithm: NPG, problem: Problem, samples: int, replications: int):
     """States at the start, with empty histories."""
     batch = problem.draw(problem.env, problem.start, jnp.zeros((samples, 3)))
-    return jax.vmap(lambda key: algorithm.init(problem.start, batch, key))(jax.random.split(jax.random.key(0), replications))
+    return jax.vmap(lambda key: algorithm.init(problem.start, batch, key))(
+        jax.random.split(jax.random.key(0), replications)
+    )
 
 
 @eqx.filter_jit
-def _advance(algorithm: NPG, problem: Problem, states, normal: Float[Array, "replication time 2 sample 3"]):
+def _advance(
+    algorithm: NPG, problem: Problem, states, normal: Float[Array, "replication time 2 sample 3"]
+):
     """As many updates as there are numbers, for all replications: the states after them, and θ after each."""
 
     def step(state, normal):
-        batch, fisher_batch = (problem.draw(problem.env, state.policy, numbers) for numbers in normal)
+        batch, fisher_batch = (
+            problem.draw(problem.env, state.policy, numbers) for numbers in normal
+        )
         state, _ = algorithm.update(state, batch, jax.random.key(0), problem.env, fisher_batch)
         return state, flatten(state.policy)[0]
 

@@ -66,14 +66,31 @@ class Case:
 
     def __post_init__(self):
         moments(self.batch, self.window, self.damping, self.discount, self.fisher_window)
-        check_number("decay", self.decay, low=0.5, high=1, open_low=True, remedy="give an exponent above 1/2 and at most 1 (A.2.5)")
-        check_number("bound", self.bound, low=0, open_low=True, remedy="give the largest |θ| allowed")
-        check_number("start", self.start, low=-self.bound, high=self.bound, remedy=f"start inside [-{self.bound}, {self.bound}]")
+        check_number(
+            "decay",
+            self.decay,
+            low=0.5,
+            high=1,
+            open_low=True,
+            remedy="give an exponent above 1/2 and at most 1 (A.2.5)",
+        )
+        check_number(
+            "bound", self.bound, low=0, open_low=True, remedy="give the largest |θ| allowed"
+        )
+        check_number(
+            "start",
+            self.start,
+            low=-self.bound,
+            high=self.bound,
+            remedy=f"start inside [-{self.bound}, {self.bound}]",
+        )
 
     @property
     def asymptotic_variance(self) -> float:
         """Σ∞; beyond a Fisher window of 1 what the natural conjecture says it is."""
-        return moments(self.batch, self.window, self.damping, self.discount, self.fisher_window).asymptotic_variance
+        return moments(
+            self.batch, self.window, self.damping, self.discount, self.fisher_window
+        ).asymptotic_variance
 
     @property
     def work(self) -> int:
@@ -112,34 +129,60 @@ class Replications:
 
     def errors(self, checkpoint: int = -1) -> np.ndarray:
         """E_n = θ_n / √α_n, as θ̄ = 0."""
-        return self.shifts[checkpoint].astype(np.float64) / self.iterations[checkpoint] ** (-self.case.decay / 2)
+        return self.shifts[checkpoint].astype(np.float64) / self.iterations[checkpoint] ** (
+            -self.case.decay / 2
+        )
 
 
 def check_sizes(replications: int, iterations: int) -> None:
     """Raise on runs too few to tell a distribution."""
     check_count("replications", replications)
     check_count("iterations", iterations)
-    check_number("replications", replications, low=8, remedy="give at least 8, as fewer cannot tell a distribution")
+    check_number(
+        "replications",
+        replications,
+        low=8,
+        remedy="give at least 8, as fewer cannot tell a distribution",
+    )
 
 
-def replicate(cases: Sequence[Case], replications: int, iterations: int, checkpoints: int = 1, seed: int = 0) -> list[Replications]:
+def replicate(
+    cases: Sequence[Case], replications: int, iterations: int, checkpoints: int = 1, seed: int = 0
+) -> list[Replications]:
     """Every case with all its replications.
 
     Long runs go to processes of their own, each held to one core. Operations on a few hundred numbers are too small to be
     shared between cores, and XLA shares them with all cores that it sees.
     """
-    for field, value in dict(replications=replications, iterations=iterations, checkpoints=checkpoints).items():
+    for field, value in dict(
+        replications=replications, iterations=iterations, checkpoints=checkpoints
+    ).items():
         check_count(field, value)
     if iterations < WORTH_A_PROCESS:
-        return [_run((case, replications, iterations, checkpoints, (seed, i))) for i, case in enumerate(cases)]
+        return [
+            _run((case, replications, iterations, checkpoints, (seed, i)))
+            for i, case in enumerate(cases)
+        ]
     parts = max(1, cores() // len(cases))
     sizes = [len(part) for part in np.array_split(np.arange(replications), parts) if len(part)]
-    tasks = [(case, size, iterations, checkpoints, (seed, i, j)) for i, case in enumerate(cases) for j, size in enumerate(sizes)]
-    order = sorted(range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1])  # the longest first
+    tasks = [
+        (case, size, iterations, checkpoints, (seed, i, j))
+        for i, case in enumerate(cases)
+        for j, size in enumerate(sizes)
+    ]
+    order = sorted(
+        range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1]
+    )  # the longest first
     # A process that is held to one core already needs no other.
-    runs = [_run(tasks[k]) for k in order] if cores() == 1 else on_every_core(_run, [tasks[k] for k in order])
+    runs = (
+        [_run(tasks[k]) for k in order]
+        if cores() == 1
+        else on_every_core(_run, [tasks[k] for k in order])
+    )
     done = dict(zip(order, runs, strict=True))
-    return [_joined([done[i * len(sizes) + j] for j in range(len(sizes))]) for i in range(len(cases))]
+    return [
+        _joined([done[i * len(sizes) + j] for j in range(len(sizes))]) for i in range(len(cases))
+    ]
 
 
 def _joined(parts: Sequence[Replications]) -> Replications:
@@ -188,7 +231,11 @@ def simulate(
         θ at the checkpoints, and how many updates of each run were refused.
     """
     keys = jax.random.split(key, len(rates))
-    numbers = (jnp.array(checkpoints[-1]), jnp.array(checkpoints), jnp.asarray(rates, jnp.result_type(float)))
+    numbers = (
+        jnp.array(checkpoints[-1]),
+        jnp.array(checkpoints),
+        jnp.asarray(rates, jnp.result_type(float)),
+    )
     paths, refused = _loop(problem, Occupancy(batch), start, *numbers, keys, in_pairs)
     return np.asarray(paths), np.asarray(refused)
 
@@ -202,13 +249,17 @@ def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
     algorithm, env = problem
     replications = len(keys)
     draw = lambda key, policy: collector(key, env, policy, None, algorithm.discount)[1].batch
-    first, rest = eqx.partition(algorithm.init(policy, draw(keys[0], policy), keys[0]), eqx.is_array)
+    first, rest = eqx.partition(
+        algorithm.init(policy, draw(keys[0], policy), keys[0]), eqx.is_array
+    )
     states = jax.tree.map(lambda x: jnp.broadcast_to(x, (replications, *x.shape)), first)
 
     def collect(key, arrays):
         policy = eqx.combine(arrays, rest).policy
         key_gradient, key_fisher = jax.random.split(key)
-        return draw(key_gradient, policy), draw(key_fisher, policy) if algorithm.independent_fisher else None
+        return draw(key_gradient, policy), draw(
+            key_fisher, policy
+        ) if algorithm.independent_fisher else None
 
     def step(key, arrays, rate, batch, fisher_batch):
         own = eqx.tree_at(lambda one: one.learning_rate, algorithm, rate)
@@ -230,11 +281,20 @@ def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
         _, refused, paths = lax.fori_loop(0, iterations, body, carry)
         return paths, refused
     # Two iterations at a time: the history moves from one buffer to another and back, which saves a copy.
-    carry = lax.fori_loop(0, iterations // 2, lambda i, carry: body(2 * i + 1, body(2 * i, carry)), carry)
-    _, refused, paths = lax.cond(iterations % 2 == 1, lambda: body(iterations - 1, carry), lambda: carry)
+    carry = lax.fori_loop(
+        0, iterations // 2, lambda i, carry: body(2 * i + 1, body(2 * i, carry)), carry
+    )
+    _, refused, paths = lax.cond(
+        iterations % 2 == 1, lambda: body(iterations - 1, carry), lambda: carry
+    )
     return paths, refused
 
 
 # Arrays of this size are too small to call a library for their sums, or to share between threads; each core has a case of its own.
-_compiled: Any = dict(compiler_options={"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_multi_thread_eigen": False})
+_compiled: Any = dict(
+    compiler_options={
+        "xla_cpu_experimental_ynn_fusion_type": "",
+        "xla_cpu_multi_thread_eigen": False,
+    }
+)
 _loop = eqx.filter_jit(_loop, **_compiled)

@@ -47,7 +47,10 @@ class Rate(Simulation):
         self._cases()
 
     def _cases(self) -> list[Case]:
-        return [Case(self.batch, window, self.damping, self.discount, self.decay) for window in self.windows]
+        return [
+            Case(self.batch, window, self.damping, self.discount, self.decay)
+            for window in self.windows
+        ]
 
     def run(self) -> Findings:
         runs = replicate(self._cases(), self.replications, self.iterations, seed=self.seed)
@@ -65,14 +68,21 @@ class Rate(Simulation):
     def _picture(self, runs: Sequence[Replications], floor: float):
         figure, (left, right) = panels(1, 2)
         windows = np.arange(1, max(self.windows) + 1)
-        theory = np.array([asymptotic_variance(self.batch, int(window), self.damping, self.discount) for window in windows])
+        theory = np.array(
+            [
+                asymptotic_variance(self.batch, int(window), self.damping, self.discount)
+                for window in windows
+            ]
+        )
         for axes, shift in ((left, 0.0), (right, floor)):
             axes.plot(windows, theory - shift, color="black", linewidth=1.2, label="Theorem 2")
             _points(axes, [run.case.window for run in runs], runs, shift)
             axes.set(xlabel="window K", xscale="log")
         left.axhline(floor, color=COLOURS[2], linestyle="--", label="floor, from Σ₁/B")
         left.set(title=f"Σ∞, B = {self.batch}", ylim=(0, None))
-        right.set(title="Σ∞ minus its floor, of order 1/K", yscale="log", ylim=(theory[-1] - floor) / 3)
+        right.set(
+            title="Σ∞ minus its floor, of order 1/K", yscale="log", ylim=(theory[-1] - floor) / 3
+        )
         left.legend(frameon=False)
         return figure
 
@@ -100,7 +110,13 @@ class Fisher(Simulation):
     def _cases(self) -> list[Case]:
         shared = (self.damping, self.discount, self.decay)
         return [
-            Case(self.batch, self.window, *shared, fisher_window=window, independent_fisher=independent)
+            Case(
+                self.batch,
+                self.window,
+                *shared,
+                fisher_window=window,
+                independent_fisher=independent,
+            )
             for independent in (True, False)
             for window in self.fisher_windows
         ]
@@ -111,7 +127,10 @@ class Fisher(Simulation):
             dict(
                 fisher_window=run.case.fisher_window,
                 samples="independent" if run.case.independent_fisher else "the same",
-                **{"conjecture" if name == "theory" else name: value for name, value in compared(run).items()},
+                **{
+                    "conjecture" if name == "theory" else name: value
+                    for name, value in compared(run).items()
+                },
                 overlap=(overlap := self._overlap(run.case.fisher_window)),
                 overlap_interval=(interval := variance_interval(run.errors() / np.sqrt(overlap))),
                 overlap_holds=interval[0] <= 1 <= interval[1],
@@ -121,30 +140,57 @@ class Fisher(Simulation):
         says = []
         for samples in ("independent", "the same"):
             part = [row for row in rows if row["samples"] == samples]
-            ratios = ", ".join(f"{row['variance_ratio']:.3f} {_bracket(row['interval'])} (K₂={row['fisher_window']})" for row in part)
+            ratios = ", ".join(
+                f"{row['variance_ratio']:.3f} {_bracket(row['interval'])} (K₂={row['fisher_window']})"
+                for row in part
+            )
             good = sum(row["holds"] for row in part)
             source = "an independent batch" if samples == "independent" else "the same samples"
             says.append(
                 f"With {source} for the Fisher matrix the conjecture agrees within 99 % intervals for {good} of {len(part)} K₂; "
                 f"empirical over conjectured variance: {ratios}. With overlaps, 95 % intervals of the ratio: "
-                + ", ".join(f"{_bracket(row['overlap_interval'])} (K₂={row['fisher_window']})" for row in part)
+                + ", ".join(
+                    f"{_bracket(row['overlap_interval'])} (K₂={row['fisher_window']})"
+                    for row in part
+                )
                 + "."
             )
         return Findings(rows, " ".join(says), {"fisher": self._picture(runs)})
 
     def _overlap(self, fisher_window: int) -> float:
-        return overlapping_variance(self.batch, self.window, fisher_window, self.damping, self.discount)
+        return overlapping_variance(
+            self.batch, self.window, fisher_window, self.damping, self.discount
+        )
 
     def _picture(self, runs: Sequence[Replications]):
         figure, (axes,) = panels(1, 1)
         windows = np.arange(1, max(self.fisher_windows) + 1)
-        conjecture = [asymptotic_variance(self.batch, self.window, self.damping, self.discount, int(window)) for window in windows]
-        axes.plot(windows, conjecture, color="black", linewidth=1.2, linestyle=":", label="conjecture")
-        axes.plot(windows, [self._overlap(int(window)) for window in windows], color="black", linewidth=1.2, label="with overlaps")
-        for independent, colour, label in ((True, COLOURS[1], "independent batch"), (False, COLOURS[3], "the same samples")):
+        conjecture = [
+            asymptotic_variance(self.batch, self.window, self.damping, self.discount, int(window))
+            for window in windows
+        ]
+        axes.plot(
+            windows, conjecture, color="black", linewidth=1.2, linestyle=":", label="conjecture"
+        )
+        axes.plot(
+            windows,
+            [self._overlap(int(window)) for window in windows],
+            color="black",
+            linewidth=1.2,
+            label="with overlaps",
+        )
+        for independent, colour, label in (
+            (True, COLOURS[1], "independent batch"),
+            (False, COLOURS[3], "the same samples"),
+        ):
             chosen = [run for run in runs if run.case.independent_fisher == independent]
             _points(axes, [run.case.fisher_window for run in chosen], chosen, 0.0, colour, label)
-        axes.set(xlabel="Fisher window K₂", ylabel="Σ∞", title=f"B = {self.batch}, K₁ = {self.window}", ylim=(0, None))
+        axes.set(
+            xlabel="Fisher window K₂",
+            ylabel="Σ∞",
+            title=f"B = {self.batch}, K₁ = {self.window}",
+            ylim=(0, None),
+        )
         axes.legend(frameon=False)
         return figure
 
@@ -164,10 +210,25 @@ def compared(run: Replications) -> dict:
     )
 
 
-def _points(axes, places: Sequence[int], runs: Sequence[Replications], shift: float, colour: str = COLOURS[1], label: str = "runs, 95 %"):
+def _points(
+    axes,
+    places: Sequence[int],
+    runs: Sequence[Replications],
+    shift: float,
+    colour: str = COLOURS[1],
+    label: str = "runs, 95 %",
+):
     variances = np.array([run.errors().var(ddof=1) for run in runs])
     low, high = np.array([variance_interval(run.errors()) for run in runs]).T
-    axes.errorbar(places, variances - shift, yerr=[variances - low, high - variances], fmt="o", markersize=4, color=colour, label=label)
+    axes.errorbar(
+        places,
+        variances - shift,
+        yerr=[variances - low, high - variances],
+        fmt="o",
+        markersize=4,
+        color=colour,
+        label=label,
+    )
 
 
 def _bracket(interval: Sequence[float]) -> str:
