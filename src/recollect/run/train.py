@@ -478,7 +478,7 @@ def _learn(
                 if fisher is None
                 else collected.environment_steps + fisher.environment_steps
             )
-            total = moved.environment_steps + steps
+            total = moved.environment_steps + steps.astype(jnp.int32)
             recent = _latest(jnp.concatenate([moved.recent, collected.returns]))
             # A return that is not finite has reached nothing.
             reached = jnp.isfinite(recent.mean()) & (recent.mean() >= limits.target_return)
