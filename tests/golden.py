@@ -35,12 +35,24 @@ COMMANDS = {
 
 def cases() -> dict[str, dict]:
     """Arguments of `train` by name."""
-    from recollect import Advantages, Draws, Episodes, Solver, Weights, make, preset
+    from recollect import (
+        GAE,
+        Cholesky,
+        ConjugateGradients,
+        Draws,
+        Episodes,
+        ExactAdvantages,
+        OccupancyRatio,
+        PolicyRatio,
+        SampleSpace,
+        make,
+        preset,
+    )
     from recollect.algorithms import ALGORITHMS
 
     found = {}
     discount = float(make("LQC").discount)
-    exact = dict(discount=discount, advantages=Advantages("exact"))
+    exact = dict(discount=discount, advantages=ExactAdvantages())
     for name, algorithm in ALGORITHMS.items():
         for label, env, engine in (
             ("cartpole", "CartPole-v1", "compiled"),
@@ -64,19 +76,19 @@ def cases() -> dict[str, dict]:
         )
     rnpg = ALGORITHMS["rnpg"]
     special = {
-        "occupancy": rnpg(weights=Weights("occupancy"), **exact),
-        "independent": rnpg(independent_fisher=True, objective_scale=True, decay=0.9, **exact),
+        "occupancy": rnpg(weights=OccupancyRatio(), **exact),
+        "independent": rnpg(independent_fisher=True, objective_scale=True, step_decay=0.9, **exact),
     }
     for name, algorithm in special.items():
         found[name] = dict(env=make("LQC"), algorithm=algorithm, collector=Draws(5))
     cartpole = make("CartPole-v1", max_steps=50)
     special = {
-        "linear": rnpg(window=4, fisher_window=2, advantages=Advantages("gae", "linear")),
-        "discounted": rnpg(discount_states=True, objective_scale=True, solver=Solver("cg")),
+        "linear": rnpg(window=4, fisher_window=2, advantages=GAE(baseline="linear")),
+        "discounted": rnpg(discount_states=True, objective_scale=True, solver=ConjugateGradients()),
         "truncated": rnpg(
-            weights=Weights(truncate=1.05, self_normalise=True), solver=Solver("sample")
+            weights=PolicyRatio(truncate=1.05, self_normalise=True), solver=SampleSpace()
         ),
-        "wide": rnpg(window=3, fisher_window=5, solver=Solver("cholesky")),
+        "wide": rnpg(window=3, fisher_window=5, solver=Cholesky()),
         "clip-current": ALGORITHMS["rppo"](clip_centre="current", entropy=0.01, target_kl=0.01),
     }
     for name, algorithm in special.items():
@@ -107,6 +119,8 @@ def precision(folder: Path, bits: int, only: str, compare: bool, tolerance: floa
         ):  # the host collects in single precision
             continue
         path = folder / f"{name}-{bits}.npz"
+        if compare and not path.exists():
+            continue
         new = numbers(arguments)
         if not compare:
             np.savez(path, **new)

@@ -29,8 +29,6 @@ class Batch(eqx.Module):
     times: Int[Array, "*axes"]
     """Steps since the episode began, for weighting states by γ^t."""
     mask: Bool[Array, "*axes"]
-    log_occupancy: Float[Array, "*axes"] | None = None
-    """log d^π(s) under the policy that acted; only there when weights are ratios of occupancies."""
     absorbed: Bool[Array, "*axes"] | None = None
     """Draws that fell after the end of their episode, for independent draws only: padding, since no action
     mattered there, that still counts in the size of the batch."""

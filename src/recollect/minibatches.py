@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-Rows = Int[Array, " sample"] | slice
+Indices = Int[Array, " sample"] | slice
 """Which rows a minibatch holds, as an index; all of them in their order where one minibatch holds everything."""
 
 
@@ -17,7 +17,7 @@ def sweep(
     mask: Bool[Array, " row"],
     epochs: int,
     size: int,
-    step: Callable[[Any, Rows, Bool[Array, " sample"]], tuple[Any, Bool[Array, ""]]],
+    step: Callable[[Any, Indices, Bool[Array, " sample"]], tuple[Any, Bool[Array, ""]]],
     carry: Any,
 ) -> Any:
     """The carry after `step(carry, rows, real)` for each minibatch, until a step says that it was the last.

@@ -1,6 +1,20 @@
 """The names that `from recollect import …` offers."""
 
-from recollect.algorithms import NPG, PG, PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
+from recollect.algorithms import (
+    NPG,
+    PG,
+    PPO,
+    RNPG,
+    RPG,
+    RPPO,
+    RTRPO,
+    TRPO,
+    VNPG,
+    VPG,
+    AbstractAlgorithm,
+    Info,
+    State,
+)
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.envs import (
     LQC,
@@ -17,9 +31,20 @@ from recollect.envs import (
     host,
     make,
 )
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import (
+    GAE,
+    AbstractAdvantages,
+    Estimates,
+    ExactAdvantages,
+    Returns,
+    VTrace,
+)
 from recollect.estimate.critic import Critic
-from recollect.memory.weights import Weights
+from recollect.estimate.fisher import AbstractFisherKind, ExpectedFisher, Fisher, ScoreFisher
+from recollect.estimate.gradient import policy_gradient
+from recollect.estimate.shares import AbstractShares, Evidence, Uniform
+from recollect.memory.rows import Rows, Window
+from recollect.memory.weights import AbstractWeightRule, OccupancyRatio, PolicyRatio, View
 from recollect.policies import (
     AbstractPolicy,
     Gaussian,
@@ -39,9 +64,17 @@ from recollect.policies.normaliser import Normaliser
 from recollect.run.presets import Preset, preset
 from recollect.run.train import Training, train
 from recollect.step.project import Ball, Box, Simplex, Unconstrained
-from recollect.step.solve import Solver
+from recollect.step.solve import (
+    AbstractSolver,
+    Auto,
+    Cholesky,
+    ConjugateGradients,
+    SampleSpace,
+    Solution,
+)
 
 __all__ = [
+    "GAE",
     "LQC",
     "NPG",
     "PG",
@@ -53,33 +86,57 @@ __all__ = [
     "TRPO",
     "VNPG",
     "VPG",
+    "AbstractAdvantages",
+    "AbstractAlgorithm",
+    "AbstractFisherKind",
     "AbstractPolicy",
+    "AbstractShares",
+    "AbstractSolver",
+    "AbstractWeightRule",
     "Acrobot",
-    "Advantages",
     "Architecture",
+    "Auto",
     "Ball",
     "Box",
     "CartPole",
+    "Cholesky",
+    "ConjugateGradients",
     "Critic",
     "Draws",
     "EnvironmentFailure",
     "Episodes",
+    "Estimates",
+    "Evidence",
+    "ExactAdvantages",
+    "ExpectedFisher",
+    "Fisher",
     "Gaussian",
+    "Info",
     "InvertedPendulum",
     "MountainCarContinuous",
     "Normaliser",
+    "OccupancyRatio",
     "Pendulum",
     "Policy",
+    "PolicyRatio",
     "Preset",
+    "Returns",
+    "Rows",
+    "SampleSpace",
+    "ScoreFisher",
     "ShiftPolicy",
     "Simplex",
     "Softmax",
-    "Solver",
+    "Solution",
+    "State",
     "Steps",
     "Tabular",
     "Training",
     "Unconstrained",
-    "Weights",
+    "Uniform",
+    "VTrace",
+    "View",
+    "Window",
     "chain",
     "garnet",
     "gaussian_policy",
@@ -88,6 +145,7 @@ __all__ = [
     "host",
     "make",
     "multi_softmax_policy",
+    "policy_gradient",
     "preset",
     "softmax_policy",
     "squashed_gaussian_policy",

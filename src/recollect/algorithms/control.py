@@ -18,7 +18,6 @@ from recollect.algorithms.base import AbstractAlgorithm
 from recollect.algorithms.natural import AbstractNatural
 from recollect.algorithms.ppo import PPO
 from recollect.checks import check_count
-from recollect.memory.rows import remember_occupancy
 
 
 class NewestRepeated(AbstractAlgorithm):
@@ -41,9 +40,8 @@ class NewestRepeated(AbstractAlgorithm):
     def init(self, policy, batch, key):
         return self.algorithm.init(policy, batch, key)
 
-    def update(self, state, batch, key, oracle=None, fisher_batch=None):
-        known = remember_occupancy(batch, state.policy, self.weights, oracle)
-        pushed, _ = state.history.push(known)
+    def update(self, state, rollout, key):
+        pushed, _ = state.history.push(rollout.batch, state.policy, self.weights)
         # The update itself pushes the batch once more: one copy fewer is needed here.
         filled = jnp.arange(self.window) < state.iteration
 
@@ -52,7 +50,7 @@ class NewestRepeated(AbstractAlgorithm):
             return jnp.where(inside, x[:1], jnp.zeros_like(x))
 
         repeated = eqx.tree_at(lambda s: s.history, state, jax.tree.map(copies, pushed))
-        return self.algorithm.update(repeated, batch, key, oracle, fisher_batch)
+        return self.algorithm.update(repeated, rollout, key)
 
 
 def without_reuse(algorithm: AbstractAlgorithm) -> AbstractAlgorithm:
@@ -92,7 +90,7 @@ def equal_steps_control(
     if isinstance(algorithm, PPO):
         return NewestRepeated.of(algorithm)
     control = without_reuse(algorithm)
-    if algorithm.advantages.baseline != "critic" or algorithm.critic.fit == "batch":
+    if not algorithm.advantages.needs_critic or algorithm.critic.fit == "batch":
         return control
     critic = algorithm.critic
     epochs = algorithm.window * critic.epochs

@@ -1,28 +1,27 @@
 """What NPG and TRPO share: a natural direction (F̂ + εI)⁻¹ ∇̂η, each factor over a window of its own."""
 
 import dataclasses
-from typing import Literal, get_args
 
 import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
 
 from recollect.algorithms.base import (
+    DIRECTION,
     AbstractAlgorithm,
     Start,
     check_settings,
-    initial_state,
-    push,
     weigh,
 )
 from recollect.batch import Batch
-from recollect.checks import check_count, check_name, check_number
-from recollect.envs.base import AbstractOracle
-from recollect.estimate.fisher import Fisher
-from recollect.memory.rows import Recall
+from recollect.checks import check_count, check_number
+from recollect.collect.rollout import Rollout
+from recollect.estimate.fisher import AbstractFisherKind, Fisher, ScoreFisher
+from recollect.estimate.shares import Uniform, evidence_of
+from recollect.memory.history import History
+from recollect.memory.rows import Rows, Window
 from recollect.policies import AbstractPolicy
-from recollect.policies.scores import expected_score_matrix
-from recollect.step.solve import Solver
-
-FisherKind = Literal["score", "expected"]
+from recollect.step.solve import AbstractSolver, Auto
 
 
 class AbstractNatural(AbstractAlgorithm):
@@ -32,67 +31,105 @@ class AbstractNatural(AbstractAlgorithm):
     """K₂: iterations reused in the Fisher matrix; as many as in the gradient if not given."""
     damping: float = 1e-3
     """ε, added to the diagonal of the Fisher matrix."""
-    fisher: FisherKind = eqx.field(static=True, default="score")
-    """`score`: outer products of the scores of the actions taken (the paper's). `expected`: the mean over actions in closed form."""
+    fisher: AbstractFisherKind = ScoreFisher()
+    """Which estimate of the Fisher matrix is taken."""
     independent_fisher: bool = eqx.field(static=True, default=False)
     """Collect a second batch each iteration for the Fisher matrix alone (assumption A.1.7)."""
-    solver: Solver = Solver()
+    solver: AbstractSolver = Auto()
+    """How the direction is solved for."""
 
     @property
     def windows(self) -> tuple[int, int]:
         """(K₁, K₂)."""
         return self.window, self.window if self.fisher_window is None else self.fisher_window
 
-    def init(self, policy, batch, key):
-        if self.independent_fisher:
-            return initial_state(self, policy, batch, key, *self.windows)
-        return initial_state(self, policy, batch, key, max(self.windows))
+    @property
+    def capacity(self) -> int:
+        """Batches that the history has to hold."""
+        return self.window if self.independent_fisher else max(self.windows)
+
+    def empty_fisher_history(self, batch: Batch) -> History | None:
+        """Room for independent batches, if they are asked for."""
+        if not self.independent_fisher:
+            return None
+        return History.empty(batch, self.windows[1], self.weights)
 
 
 def check_natural(algorithm: AbstractNatural) -> None:
     """Raise on settings that no natural direction could come from."""
     check_settings(algorithm)
     if algorithm.fisher_window is not None:
-        check_count(
-            "fisher_window",
-            algorithm.fisher_window,
-            "give the number of iterations to reuse, or leave it out to take window",
-        )
+        remedy = "give the number of iterations to reuse, or leave it out to take window"
+        check_count("fisher_window", algorithm.fisher_window, remedy)
     remedy = "give a number above 0, for example 1e-3; the Fisher matrix alone may be singular"
     check_number("damping", algorithm.damping, low=0, open_low=True, remedy=remedy)
-    check_name("fisher", algorithm.fisher, get_args(FisherKind))
 
 
-def reweighed_fisher(
+class FisherEstimate(eqx.Module):
+    """The Fisher matrix, and what was needed for it."""
+
+    fisher: Fisher
+    window: Window
+    history: History | None
+    """The independent batches, the newest included."""
+    usable: Bool[Array, ""]
+    """Whether the newest independent batch could be stored."""
+
+
+def estimate_fisher(
     algorithm: AbstractNatural,
     start: Start,
+    window: Window,
+    rollout: Rollout,
     acted: AbstractPolicy,
-    fisher_batch: Batch | None,
-    oracle: AbstractOracle | None,
-) -> tuple[Fisher, Start]:
-    """The Fisher matrix; and the start with `fisher_batch`, which the policy that `acted` collected, in a history of its own."""
-    policy = start.state.policy
-    if not algorithm.independent_fisher:
-        return _fisher(algorithm, start.recalled, policy), start
-    if fisher_batch is None or start.state.fisher_history is None:
-        raise ValueError(
-            "independent_fisher=True needs a second batch; pass fisher_batch to update."
-        )
-    history, usable = push(algorithm, start.state.fisher_history, acted, fisher_batch, oracle)
-    recalled = weigh(algorithm, history, policy, oracle)
-    state = dataclasses.replace(start.state, fisher_history=history)
-    start = dataclasses.replace(start, state=state, usable=start.usable & usable)
-    return _fisher(algorithm, recalled, policy), start
+    history: History | None,
+) -> FisherEstimate:
+    """Equation (5) without damping.
 
-
-def _fisher(algorithm: AbstractNatural, recalled: Recall, policy: AbstractPolicy) -> Fisher:
-    """Equation (5) without damping, over the newest `fisher_window` batches.
-
-    The closed form has integrated the actions out, so that how likely they were no longer concerns it.
+    Args:
+        algorithm: the settings.
+        start: where the update starts.
+        window: of the gradient, whose shares also serve here unless K₂ is given.
+        rollout: holds the independent batch, if one was asked for.
+        acted: the policy that collected it.
+        history: of independent batches.
     """
-    window = algorithm.windows[1]
-    bound, count = recalled.packing.prefix(window)
-    if algorithm.fisher == "score":
-        return Fisher(recalled.scores.rows(0, bound), recalled.coefficients(window), count)
-    scores = expected_score_matrix(policy, recalled.observations[:bound])
-    return Fisher(scores, recalled.state_coefficients(window), count)
+    if not algorithm.independent_fisher:
+        if algorithm.fisher_window is not None:
+            window = _uniform(start.rows, algorithm.fisher_window)
+        return FisherEstimate(
+            fisher=algorithm.fisher(window),
+            window=window,
+            history=None,
+            usable=jnp.array(True),
+        )
+    if rollout.fisher_batch is None or history is None:
+        raise ValueError(
+            "independent_fisher=True needs a second batch; give the rollout a fisher_batch."
+        )
+    history, usable = history.push(rollout.fisher_batch, acted, algorithm.weights)
+    window = _uniform(weigh(algorithm, history, start.state.policy), algorithm.windows[1])
+    return FisherEstimate(
+        fisher=algorithm.fisher(window), window=window, history=history, usable=usable
+    )
+
+
+def forget_unusable_fisher(history: History | None, refused: Int[Array, ""]) -> History | None:
+    """The independent batches without one that made a direction non-finite.
+
+    Only the newest can be new to a direction that has become so.
+    """
+    if history is None:
+        return None
+    newest = jnp.arange(len(history.batches.mask)) == 0
+    return history.without(newest & (refused == DIRECTION))
+
+
+def with_usable(start: Start, usable: Bool[Array, ""]) -> Start:
+    """The start of an update that is refused if either batch could not be stored."""
+    return dataclasses.replace(start, usable=start.usable & usable)
+
+
+def _uniform(rows: Rows, ages: int) -> Window:
+    """The newest batches, all rows alike."""
+    return rows.window(Uniform()(evidence_of(rows, ages, advantages=None)))

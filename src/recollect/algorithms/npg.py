@@ -1,58 +1,145 @@
-"""Natural policy gradient, vanilla (VNPG) and with reuse of past trajectories (RNPG), Algorithm 1 of the paper."""
+"""Natural policy gradient, vanilla (VNPG) and with reuse of past trajectories (RNPG).
 
+Algorithm 1 of the paper.
+"""
+
+from typing import Any
+
+import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.base import (
     UNSOLVED,
     AbstractAscent,
-    accept,
     begin,
     common_failures,
     describe,
+    estimate_advantages,
     finish,
-    judge,
-    reweighed_gradient,
+    initial_state,
+    keep_or_revert,
+    named,
+    refit_critic,
+    shared_window,
 )
-from recollect.algorithms.natural import AbstractNatural, check_natural, reweighed_fisher
+from recollect.algorithms.natural import (
+    AbstractNatural,
+    check_natural,
+    estimate_fisher,
+    forget_unusable_fisher,
+    with_usable,
+)
+from recollect.estimate.gradient import policy_gradient
+from recollect.memory.history import History
+from recollect.tree import flatten
+
+
+class NaturalState(eqx.Module):
+    """What NPG keeps beside the common state."""
+
+    optimizer: Any
+    """State of the Optax transformation."""
+    direction: Float[Array, " d"]
+    """The last direction, from which conjugate gradients may start."""
+    fisher_history: History | None
+    """A window of independent batches for the Fisher matrix, if asked for (assumption A.1.7)."""
+
+
+class NaturalInfo(eqx.Module):
+    """What NPG measures beside the common figures."""
+
+    gradient_norm: Float[Array, ""]
+    """Of the reweighed gradient."""
+    direction_norm: Float[Array, ""]
+    """Of the natural direction."""
+    solver_residual: Float[Array, ""]
+    """Relative residual of the natural-gradient system."""
+    solver_steps: Int[Array, ""]
+    """Fisher products that conjugate gradients took."""
+    damping: Float[Array, ""]
+    """ε in use."""
 
 
 class NPG(AbstractAscent, AbstractNatural):
-    """θ ← Proj(θ + α (F̂ + εI)⁻¹ ∇̂η(θ)), Equation (6), gradient and Fisher matrix each over a window of its own."""
+    """θ ← Proj(θ + α (F̂ + εI)⁻¹ ∇̂η(θ)), Equation (6).
+
+    Gradient and Fisher matrix each have a window of their own.
+    """
 
     def __check_init__(self):
         check_natural(self)
 
-    def update(self, state, batch, key, oracle=None, fisher_batch=None):
-        start = begin(self, state, batch, oracle)
-        advantages, estimates, critic = judge(self, start.state, start.recalled, oracle, key)
-        gradient = self.scaled(reweighed_gradient(self, start.recalled, advantages))
-        fisher, start = reweighed_fisher(self, start, state.policy, fisher_batch, oracle)
-        solution = self.solver(fisher, gradient, self.damping, state.direction)
-        moved = (*self.ascend(start.state, solution.direction), solution.direction)
+    def init(self, policy, batch, key):
+        θ, _ = flatten(policy)
+        own = NaturalState(
+            optimizer=self.transformation().init(θ),
+            direction=jnp.zeros_like(θ),
+            fisher_history=self.empty_fisher_history(batch),
+        )
+        return initial_state(self, policy, batch, key, self.capacity, own)
+
+    def update(self, state, rollout, key):
+        start = begin(self, state, rollout)
+        advantages, estimates = estimate_advantages(self, start)
+        critic = refit_critic(self, start, estimates, key)
+        window = shared_window(self, start.rows, advantages)
+        gradient = self.scaled(policy_gradient(window, advantages))
+        estimate = estimate_fisher(
+            self, start, window, rollout, state.policy, state.own.fisher_history
+        )
+        start = with_usable(start, estimate.usable)
+        solution = self.solver(estimate.fisher, gradient, self.damping, state.own.direction)
+        policy, optimizer = self.ascend(start.state, state.own.optimizer, solution.direction)
+
         failures = [
-            *common_failures(start.usable, gradient, solution.direction, moved[0]),
+            *common_failures(start.usable, gradient, solution.direction, policy),
             (UNSOLVED, ~solution.solved),
         ]
-        (policy, optimizer, direction), refused = accept(
-            (state.policy, state.optimizer, state.direction), moved, failures
-        )
+        old = (state.policy, state.own.optimizer, state.own.direction)
+        new = (policy, optimizer, solution.direction)
+        (policy, optimizer, direction), refused = keep_or_revert(old, new, failures)
 
-        solved = dict(
+        measured = NaturalInfo(
+            gradient_norm=jnp.linalg.norm(gradient),
+            direction_norm=jnp.linalg.norm(solution.direction),
             solver_residual=solution.residual,
             solver_steps=solution.steps,
             damping=jnp.asarray(self.damping),
         )
-        info = describe(start, policy, gradient, solution.direction, estimates, refused, **solved)
-        return finish(
-            start, refused, policy=policy, optimizer=optimizer, critic=critic, direction=direction
-        ), info
+        info = describe(start, policy, estimates, refused, measured)
+        own = NaturalState(
+            optimizer=optimizer,
+            direction=direction,
+            fisher_history=forget_unusable_fisher(estimate.history, refused),
+        )
+        return finish(start, refused, policy=policy, critic=critic, own=own), info
 
 
-def VNPG(**settings) -> NPG:
-    """Vanilla natural policy gradient: only the current iteration's trajectories."""
-    return NPG(window=1, fisher_window=1, **settings)
+VNPG = named(
+    "VNPG",
+    NPG,
+    """Vanilla natural policy gradient: only the current iteration's trajectories.
 
+    Example:
+        >>> import recollect as rc
+        >>> rc.VNPG(damping=0.01).windows
+        (1, 1)
+    """,
+    window=1,
+    fisher_window=1,
+)
+RNPG = named(
+    "RNPG",
+    NPG,
+    """Natural policy gradient that reuses the last `window` iterations.
 
-def RNPG(window: int = 10, fisher_window: int | None = None, **settings) -> NPG:
-    """Natural policy gradient that reuses the last `window` iterations (and `fisher_window` for the Fisher matrix)."""
-    return NPG(window=window, fisher_window=fisher_window, **settings)
+    The Fisher matrix reuses the last `fisher_window`, as many as the gradient if not given.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG(window=20, fisher_window=5).windows
+        (20, 5)
+    """,
+    window=10,
+)

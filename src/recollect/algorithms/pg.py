@@ -1,17 +1,43 @@
 """Policy gradient, vanilla (VPG) and with reuse of past trajectories (RPG)."""
 
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
 from recollect.algorithms.base import (
     AbstractAscent,
-    accept,
     begin,
     check_settings,
     common_failures,
     describe,
+    estimate_advantages,
     finish,
     initial_state,
-    judge,
-    reweighed_gradient,
+    keep_or_revert,
+    named,
+    refit_critic,
+    shared_window,
 )
+from recollect.estimate.gradient import policy_gradient
+from recollect.tree import flatten
+
+
+class AscentState(eqx.Module):
+    """What PG and PPO keep beside the common state."""
+
+    optimizer: Any
+    """State of the Optax transformation."""
+
+
+class GradientInfo(eqx.Module):
+    """What PG measures beside the common figures."""
+
+    gradient_norm: Float[Array, ""]
+    """Of the reweighed gradient."""
+    direction_norm: Float[Array, ""]
+    """Of what the optimizer was given: the gradient."""
 
 
 class PG(AbstractAscent):
@@ -21,25 +47,49 @@ class PG(AbstractAscent):
         check_settings(self)
 
     def init(self, policy, batch, key):
-        return initial_state(self, policy, batch, key, self.window)
+        own = AscentState(optimizer=self.transformation().init(flatten(policy)[0]))
+        return initial_state(self, policy, batch, key, self.window, own)
 
-    def update(self, state, batch, key, oracle=None, fisher_batch=None):
-        del fisher_batch
-        start = begin(self, state, batch, oracle)
-        advantages, estimates, critic = judge(self, start.state, start.recalled, oracle, key)
-        gradient = self.scaled(reweighed_gradient(self, start.recalled, advantages))
-        moved = self.ascend(start.state, gradient)
-        failures = common_failures(start.usable, gradient, gradient, moved[0])
-        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures)
-        info = describe(start, policy, gradient, gradient, estimates, refused)
-        return finish(start, refused, policy=policy, optimizer=optimizer, critic=critic), info
+    def update(self, state, rollout, key):
+        start = begin(self, state, rollout)
+        advantages, estimates = estimate_advantages(self, start)
+        critic = refit_critic(self, start, estimates, key)
+        window = shared_window(self, start.rows, advantages)
+        gradient = self.scaled(policy_gradient(window, advantages))
+        policy, optimizer = self.ascend(start.state, state.own.optimizer, gradient)
+
+        failures = common_failures(start.usable, gradient, gradient, policy)
+        old = (state.policy, state.own)
+        new = (policy, AscentState(optimizer=optimizer))
+        (policy, own), refused = keep_or_revert(old, new, failures)
+
+        norm = jnp.linalg.norm(gradient)
+        measured = GradientInfo(gradient_norm=norm, direction_norm=norm)
+        info = describe(start, policy, estimates, refused, measured)
+        return finish(start, refused, policy=policy, critic=critic, own=own), info
 
 
-def VPG(**settings) -> PG:
-    """Vanilla policy gradient: only the current iteration's trajectories."""
-    return PG(window=1, **settings)
+VPG = named(
+    "VPG",
+    PG,
+    """Vanilla policy gradient: only the current iteration's trajectories.
 
+    Example:
+        >>> import recollect as rc
+        >>> rc.VPG(learning_rate=0.05).window
+        1
+    """,
+    window=1,
+)
+RPG = named(
+    "RPG",
+    PG,
+    """Policy gradient that reuses the last `window` iterations.
 
-def RPG(window: int = 10, **settings) -> PG:
-    """Policy gradient that reuses the last `window` iterations."""
-    return PG(window=window, **settings)
+    Example:
+        >>> import recollect as rc
+        >>> rc.RPG(window=4, optimizer="adam").window
+        4
+    """,
+    window=10,
+)

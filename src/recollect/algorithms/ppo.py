@@ -1,58 +1,85 @@
-"""Proximal policy optimisation, vanilla (PPO) and with reuse of past trajectories (RPPO), section 5.4 of the paper."""
+"""Proximal policy optimisation, vanilla (PPO) and with reuse of past trajectories (RPPO).
 
+Section 5.4 of the paper.
+"""
+
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.base import (
     MINIBATCH,
     AbstractAscent,
-    Optimizer,
-    Rate,
     Start,
-    accept,
     begin,
     check_settings,
     common_failures,
     describe,
+    estimate_advantages,
     finish,
     initial_state,
-    judge,
-    reweighed_gradient,
+    keep_or_revert,
+    named,
+    refit_critic,
+    shared_window,
 )
+from recollect.algorithms.pg import AscentState
 from recollect.checks import check_count, check_name, check_number
-from recollect.estimate.advantages import Advantages
-from recollect.memory.rows import Recall
-from recollect.minibatches import Rows, sweep
+from recollect.estimate.advantages import AbstractAdvantages, VTrace
+from recollect.estimate.gradient import policy_gradient
+from recollect.memory.rows import Rows
+from recollect.memory.weights import positive
+from recollect.minibatches import Indices, sweep
 from recollect.policies import AbstractPolicy
-from recollect.step.surrogate import clipped_surrogate, silenced
+from recollect.step.surrogate import clipped, clipped_surrogate
 from recollect.tree import all_finite, flatten
 
 ClipCentre = Literal["one", "current"]
+norm = jnp.linalg.norm
+
+
+class ClipInfo(eqx.Module):
+    """What PPO measures beside the common figures."""
+
+    gradient_norm: Float[Array, ""]
+    """Of the reweighed gradient at the policy that the update began with."""
+    direction_norm: Float[Array, ""]
+    """Of the whole change of θ."""
+    gradient_steps: Int[Array, ""]
+    """Minibatch steps, fewer than planned if the update stopped early."""
+    clip_fraction_by_age: Float[Array, " age"]
+    """Share of transitions of each age that the clip takes out of the gradient, at the end of the
+    update."""
 
 
 class PPO(AbstractAscent):
-    """Several epochs of minibatch ascent on the mean of min(r A, clip(r) A) over the window, where r = π(a|s) / μ(a|s) and μ acted.
+    """Several epochs of minibatch ascent on the mean of min(r A, clip(r) A) over the window.
 
-    The paper clips r around 1, as for a fresh sample. An old one may start outside, where the clip silences
-    it at once if its advantage points further out. `clip_centre="current"` clips around π_n(a|s) / μ(a|s)
-    instead, the ratio that the update begins with, so that every sample has the same room to move
-    (Queeney et al. 2021, "Generalized proximal policy optimization with sample reuse").
+    r = π(a|s) / μ(a|s), where μ acted. The paper clips r around 1, as for a fresh sample. An old one
+    may start outside, where the clip takes it out at once if its advantage points further out.
+    `clip_centre="current"` clips around π_n(a|s) / μ(a|s) instead, the ratio that the update begins
+    with, so that every sample has the same room to move (Queeney et al. 2021, "Generalized proximal
+    policy optimization with sample reuse").
     """
 
-    advantages: Advantages = Advantages("vtrace", "critic", standardise=True)
-    learning_rate: Rate = 3e-4
+    advantages: AbstractAdvantages = VTrace(standardise=True)
+    """How advantages are estimated."""
+    learning_rate: float | Callable[[Int[Array, ""]], Float[Array, ""]] = 3e-4
     """α of every minibatch step: a number, or (in Python) an Optax schedule of the iteration."""
-    optimizer: Optimizer = eqx.field(static=True, default="adam")
-    """`sgd`, `adam`, `adam:EPSILON`, or (in Python) any Optax transformation that descends; α multiplies its updates."""
+    optimizer: str | optax.GradientTransformation = eqx.field(static=True, default="adam")
+    """`sgd`, `adam`, `adam:EPSILON`, or (in Python) any Optax transformation that descends; α
+    multiplies its updates."""
     clip: float = 0.2
-    """ε: how far a ratio may move before its sample is silenced; infinite for no clip."""
+    """ε: how far a ratio may move before its sample is clipped; infinite for no clip."""
     clip_centre: ClipCentre = eqx.field(static=True, default="one")
-    """Clip around `one`, as the paper prints it, or around the ratio of the `current` policy to the one that acted."""
+    """Clip around `one`, as the paper prints it, or around the ratio of the `current` policy to the
+    one that acted."""
     epochs: int = eqx.field(static=True, default=10)
     """Sweeps over the window at each iteration."""
     minibatch: int = eqx.field(static=True, default=256)
@@ -69,140 +96,127 @@ class PPO(AbstractAscent):
         check_name("clip_centre", self.clip_centre, get_args(ClipCentre))
         check_count("epochs", self.epochs)
         check_count("minibatch", self.minibatch)
-        check_number(
-            "clip",
-            self.clip,
-            low=0,
-            open_low=True,
-            infinite=True,
-            remedy="give how far ratios may move, for example 0.2",
-        )
-        check_number(
-            "entropy",
-            self.entropy,
-            low=0,
-            remedy="give the weight of the entropy bonus, 0 for none",
-        )
+        remedy = "give how far ratios may move, for example 0.2"
+        check_number("clip", self.clip, low=0, open_low=True, infinite=True, remedy=remedy)
+        remedy = "give the weight of the entropy bonus, 0 for none"
+        check_number("entropy", self.entropy, low=0, remedy=remedy)
         if self.target_kl is not None:
-            check_number(
-                "target_kl",
-                self.target_kl,
-                low=0,
-                open_low=True,
-                remedy="give the KL at which to stop, or leave it out",
-            )
+            remedy = "give the KL at which to stop, or leave it out"
+            check_number("target_kl", self.target_kl, low=0, open_low=True, remedy=remedy)
+        remedy = "give a length above 0, or infinity"
+        longest = self.max_gradient_norm
         check_number(
-            "max_gradient_norm",
-            self.max_gradient_norm,
-            low=0,
-            open_low=True,
-            infinite=True,
-            remedy="give a length above 0, or infinity",
+            "max_gradient_norm", longest, low=0, open_low=True, infinite=True, remedy=remedy
         )
 
     def init(self, policy, batch, key):
-        return initial_state(self, policy, batch, key, self.window)
+        own = AscentState(optimizer=self.transformation().init(flatten(policy)[0]))
+        return initial_state(self, policy, batch, key, self.window, own)
 
-    def update(self, state, batch, key, oracle=None, fisher_batch=None):
-        del fisher_batch
+    def update(self, state, rollout, key):
         key_critic, key_sweep = jax.random.split(key)
-        start = begin(self, state, batch, oracle)
-        advantages, estimates, critic = judge(self, start.state, start.recalled, oracle, key_critic)
-        gradient = self.scaled(reweighed_gradient(self, start.recalled, advantages))
+        start = begin(self, state, rollout)
+        advantages, estimates = estimate_advantages(self, start)
+        critic = refit_critic(self, start, estimates, key_critic)
+        window = shared_window(self, start.rows, advantages)
+        gradient = self.scaled(policy_gradient(window, advantages))
         θ, unflatten = flatten(start.state.policy)
-        rate, transformation = self.rate(state.iteration).astype(θ.dtype), self.transformation()
+        rate = self.rate(state.iteration).astype(θ.dtype)
+        transformation = self.transformation()
+        # Taken out of the loop over minibatches, which would compute them at every step.
+        state_weights = window.state_weights
+        coverage = window.coverage()
 
-        def step(carry, rows, real):
+        def step(carry, indices, real):
             θ, optimizer, steps, _ = carry
-            surrogate = lambda θ: self._surrogate(unflatten(θ), start, advantages, rows, real)
-            slope, kl = jax.grad(surrogate, has_aux=True)(θ)
-            slope = slope * jnp.minimum(
-                1,
-                self.max_gradient_norm
-                / jnp.maximum(jnp.linalg.norm(slope), jnp.finfo(θ.dtype).tiny),
+            weights = jnp.where(real, state_weights[indices], 0)
+            surrogate = lambda θ: self._surrogate(
+                unflatten(θ), start, advantages, indices, weights, coverage
             )
-            updates, moved = transformation.update(-slope, optimizer, θ)
+            slope, kl = jax.grad(surrogate, has_aux=True)(θ)
+            slope = slope * jnp.minimum(1, self.max_gradient_norm / positive(norm(slope)))
+            updates, after = transformation.update(-slope, optimizer, θ)
             sound = all_finite(slope)
             go_on = sound & (True if self.target_kl is None else kl <= self.target_kl)
-            after = (
-                flatten(self.project(unflatten(θ + rate * jnp.asarray(updates))))[0],
-                moved,
-                steps + 1,
-            )
-            kept = jax.tree.map(lambda new, old: jnp.where(go_on, new, old), after, carry[:3])
+            further = flatten(self.project(unflatten(θ + rate * jnp.asarray(updates))))[0]
+            new = (further, after, steps + 1)
+            kept = jax.tree.map(lambda new, old: jnp.where(go_on, new, old), new, carry[:3])
             return (*kept, sound), go_on
 
-        first = (θ, start.state.optimizer, jnp.zeros((), jnp.int32), jnp.array(True))
-        real = start.recalled.importance > 0
+        first = (θ, state.own.optimizer, jnp.zeros((), jnp.int32), jnp.array(True))
         end, optimizer, steps, sound = sweep(
-            key_sweep, real, self.epochs, self.minibatch, step, first
+            key_sweep, state_weights > 0, self.epochs, self.minibatch, step, first
         )
-        moved = (unflatten(end), optimizer)
         failures = [
-            *common_failures(start.usable, gradient, end - θ, moved[0]),
+            *common_failures(start.usable, gradient, end - θ, unflatten(end)),
             (MINIBATCH, ~sound),
         ]
-        (policy, optimizer), refused = accept((state.policy, state.optimizer), moved, failures)
+        old = (state.policy, state.own)
+        new = (unflatten(end), AscentState(optimizer=optimizer))
+        (policy, own), refused = keep_or_revert(old, new, failures)
 
-        told = dict(
+        measured = ClipInfo(
+            gradient_norm=norm(gradient),
+            direction_norm=norm(end - θ),
             gradient_steps=steps,
-            silenced_by_age=self._silenced_by_age(policy, start.recalled, advantages),
+            clip_fraction_by_age=self._clip_fraction_by_age(policy, start.rows, advantages),
         )
-        info = describe(start, policy, gradient, end - θ, estimates, refused, **told)
-        return finish(start, refused, policy=policy, optimizer=optimizer, critic=critic), info
+        info = describe(start, policy, estimates, refused, measured)
+        return finish(start, refused, policy=policy, critic=critic, own=own), info
 
-    def _ratios(self, policy: AbstractPolicy, recalled: Recall, rows: Rows):
-        """π / μ, with any truncation of the weights that the update began with; and the centre of the clip."""
-        log_probs = jax.vmap(policy.log_prob)(recalled.observations[rows], recalled.actions[rows])
-        weights = recalled.weights[rows]
+    def _ratios(self, policy: AbstractPolicy, rows: Rows, indices: Indices):
+        """π / μ, with any truncation of the weights that the update began with; and the clip's centre."""
+        log_prob = jax.vmap(policy.log_prob)
+        log_probs = log_prob(rows.observations[indices], rows.actions[indices])
+        weights = rows.weights[indices]
         centre = jnp.ones_like(weights) if self.clip_centre == "one" else weights
-        return weights * jnp.exp(log_probs - recalled.log_probs[rows]), centre
+        return weights * jnp.exp(log_probs - rows.log_probs[indices]), centre
 
     def _surrogate(
         self,
         policy: AbstractPolicy,
         start: Start,
         advantages: Float[Array, " row"],
-        rows: Rows,
-        real: Bool[Array, " sample"],
+        indices: Indices,
+        state_weights: Float[Array, " sample"],
+        coverage: Float[Array, ""],
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """What a minibatch step ascends, and the mean KL from the policy that the update began with."""
-        recalled = start.recalled
-        ratio, centre = self._ratios(policy, recalled, rows)
-        terms = clipped_surrogate(ratio, centre, advantages[rows], self.clip)
-        importance = jnp.where(real, recalled.importance[rows], 0)
-        observations = recalled.observations[rows]
-        mean = lambda values: (
-            jnp.sum(importance * values)
-            / jnp.maximum(importance.sum(), jnp.finfo(values.dtype).tiny)
-        )
-        surrogate = jnp.sum(importance * terms) / recalled.rule.normaliser(
-            recalled.weights[rows], importance
-        )
-        surrogate = surrogate * recalled.coverage(self.window)
+        rows = start.rows
+        ratio, centre = self._ratios(policy, rows, indices)
+        terms = clipped_surrogate(ratio, centre, advantages[indices], self.clip)
+        observations = rows.observations[indices]
+        mean = lambda values: jnp.sum(state_weights * values) / positive(state_weights.sum())
+        denominator = rows.rule.denominator(rows.weights[indices], state_weights)
+        surrogate = jnp.sum(state_weights * terms) / denominator * coverage
         bonus = lax.cond(
             self.entropy > 0,
             lambda: self.entropy * mean(jax.vmap(policy.entropy)(observations)),
             lambda: jnp.zeros(()),
         )
-        kl = (
-            jnp.zeros(())
-            if self.target_kl is None
-            else mean(jax.vmap(lambda s: start.reference.kl(policy, s))(observations))
-        )
+        kl = jnp.zeros(())
+        if self.target_kl is not None:
+            kl = mean(jax.vmap(lambda s: start.reference.kl(policy, s))(observations))
         return self.scaled(surrogate) + bonus, kl
 
-    def _silenced_by_age(
-        self, policy: AbstractPolicy, recalled: Recall, advantages: Float[Array, " row"]
-    ) -> Float[Array, " window"]:
-        out = silenced(*self._ratios(policy, recalled, slice(None)), advantages, self.clip) & (
-            recalled.importance > 0
-        )
-        return recalled.packing.unpack(out.astype(advantages.dtype)).sum((1, 2)) / jnp.maximum(
-            recalled.packing.counts, 1
-        )
+    def _clip_fraction_by_age(
+        self, policy: AbstractPolicy, rows: Rows, advantages: Float[Array, " row"]
+    ) -> Float[Array, " age"]:
+        out = clipped(*self._ratios(policy, rows, slice(None)), advantages, self.clip)
+        counted = (out & (rows.state_weights > 0)).astype(advantages.dtype)
+        by_age = rows.packing.unpack(counted).sum((1, 2))
+        return by_age / jnp.maximum(rows.packing.counts, 1)
 
 
-def RPPO(window: int = 5, **settings) -> PPO:
-    """PPO that reuses the last `window` iterations."""
-    return PPO(window=window, **settings)
+RPPO = named(
+    "RPPO",
+    PPO,
+    """PPO that reuses the last `window` iterations.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RPPO(window=4, epochs=5).epochs
+        5
+    """,
+    window=5,
+)

@@ -1,50 +1,103 @@
-"""Trust region policy optimisation, vanilla (TRPO) and with reuse of past trajectories (RTRPO), section 3.3 of the paper."""
+"""Trust region policy optimisation, vanilla (TRPO) and with reuse of past trajectories (RTRPO).
+
+Section 3.3 of the paper.
+"""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from recollect.algorithms.base import (
     SEARCH,
     SIGNAL,
     UNSOLVED,
     Start,
-    accept,
     begin,
     common_failures,
     describe,
+    estimate_advantages,
     finish,
-    judge,
-    reweighed_gradient,
+    initial_state,
+    keep_or_revert,
+    named,
+    refit_critic,
+    shared_window,
 )
-from recollect.algorithms.natural import AbstractNatural, check_natural, reweighed_fisher
+from recollect.algorithms.natural import (
+    AbstractNatural,
+    check_natural,
+    estimate_fisher,
+    forget_unusable_fisher,
+    with_usable,
+)
 from recollect.checks import check_count, check_number
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import AbstractAdvantages, VTrace
+from recollect.estimate.gradient import policy_gradient
+from recollect.memory.history import History
+from recollect.memory.rows import Window
 from recollect.policies import AbstractPolicy
 from recollect.step.trust_region import backtrack, length_to_radius
 from recollect.tree import flatten
 
-CAUTION_UP, CAUTION_DOWN, CAUTION_MOST = 4.0, 0.5, 1e6
-"""By what a failed line search multiplies the damping, by what a successful one does until it is back, and its largest multiple."""
+DAMPING_UP = 4.0
+"""By what a failed line search multiplies the damping."""
+DAMPING_DOWN = 0.5
+"""By what a successful one does, until it is back."""
+DAMPING_MOST = 1e6
+"""Largest multiple of the damping."""
 MARGIN = 3.0
-"""Standard errors by which the mean KL has to stay inside the trust region; one trajectory alone tells no error."""
+"""Standard errors by which the mean KL has to stay inside the trust region; one trajectory alone
+tells no error."""
+
+
+class TrustRegionState(eqx.Module):
+    """What TRPO keeps beside the common state."""
+
+    direction: Float[Array, " d"]
+    """The last direction, from which conjugate gradients may start."""
+    damping_scale: Float[Array, ""]
+    """What the damping is multiplied by: above 1 after line searches that failed."""
+    fisher_history: History | None
+    """A window of independent batches for the Fisher matrix, if asked for (assumption A.1.7)."""
+
+
+class TrustRegionInfo(eqx.Module):
+    """What TRPO measures beside the common figures."""
+
+    gradient_norm: Float[Array, ""]
+    """Of the reweighed gradient."""
+    direction_norm: Float[Array, ""]
+    """Of the natural direction."""
+    solver_residual: Float[Array, ""]
+    """Relative residual of the natural-gradient system."""
+    solver_steps: Int[Array, ""]
+    """Fisher products that conjugate gradients took."""
+    damping: Float[Array, ""]
+    """ε in use; above the setting after line searches that failed."""
+    backtracks: Int[Array, ""]
+    """How often the line search shortened the step."""
 
 
 class TRPO(AbstractNatural):
-    """θ ← Proj(θ + t (F̂ + εI)⁻¹ ∇̂η(θ)) with the longest t tried that keeps KL(π_n ‖ π) within `target_kl` and improves the surrogate.
+    """The natural direction x = (F̂ + εI)⁻¹ ∇̂η, as far as the trust region allows.
 
-    The surrogate is Σ c_i A_i π(a_i|s_i) / π_n(a_i|s_i) over the window, where c_i are the importance weights of the gradient
-    divided by their normaliser. Over which states the KL is taken is told in `trust_region.py`.
+    θ ← Proj(θ + t x) with the longest t tried that keeps KL(π_n ‖ π) within `target_kl` and improves
+    the surrogate, Σ c_i A_i π(a_i|s_i) / π_n(a_i|s_i) over the window, where c_i are the importance
+    weights of the gradient over their denominator. `trust_region.py` tells over which states the
+    KL is taken.
     """
 
-    advantages: Advantages = Advantages("vtrace", "critic", standardise=True)
+    advantages: AbstractAdvantages = VTrace(standardise=True)
+    """How advantages are estimated."""
     target_kl: float = 0.01
     """δ: radius of the trust region."""
-    decay: float = 0.0
-    """β: the radius in iteration n = 1, 2, … is δ n^−β. Steps are as long as the radius even when the gradient is only noise."""
+    radius_decay: float = 0.0
+    """β: the radius in iteration n = 1, 2, … is δ n^−β. Steps are as long as the radius even when the
+    gradient is only noise."""
     max_length: float = float("inf")
-    """Longest multiple of the natural direction. Steps then shrink as the gradient does, if advantages are not standardised."""
+    """Longest multiple of the natural direction. Steps then shrink as the gradient does, if
+    advantages are not standardised."""
     backtracks: int = eqx.field(static=True, default=10)
     """How often the line search may shorten the step before it gives up."""
     shrink: float = 0.7
@@ -52,100 +105,112 @@ class TRPO(AbstractNatural):
 
     def __check_init__(self):
         check_natural(self)
+        remedy = "give the largest KL of a step, for example 0.01"
+        check_number("target_kl", self.target_kl, low=0, open_low=True, remedy=remedy)
+        remedy = "give the exponent of n^-radius_decay, 0 for a constant radius"
+        check_number("radius_decay", self.radius_decay, low=0, remedy=remedy)
+        remedy = "give a multiple above 0, or leave it out"
         check_number(
-            "target_kl",
-            self.target_kl,
-            low=0,
-            open_low=True,
-            remedy="give the largest KL of a step, for example 0.01",
-        )
-        check_number(
-            "decay",
-            self.decay,
-            low=0,
-            remedy="give the exponent of n^-decay, 0 for a constant radius",
-        )
-        check_number(
-            "max_length",
-            self.max_length,
-            low=0,
-            open_low=True,
-            infinite=True,
-            remedy="give a multiple above 0, or leave it out",
+            "max_length", self.max_length, low=0, open_low=True, infinite=True, remedy=remedy
         )
         check_count("backtracks", self.backtracks, "give how often the step may be shortened")
+        remedy = "give a number between 0 and 1"
         check_number(
-            "shrink",
-            self.shrink,
-            low=0,
-            high=1,
-            open_low=True,
-            open_high=True,
-            remedy="give a number between 0 and 1",
+            "shrink", self.shrink, low=0, high=1, open_low=True, open_high=True, remedy=remedy
         )
 
-    def update(self, state, batch, key, oracle=None, fisher_batch=None):
-        start = begin(self, state, batch, oracle)
-        advantages, estimates, critic = judge(self, start.state, start.recalled, oracle, key)
-        gradient = reweighed_gradient(self, start.recalled, advantages)
-        fisher, start = reweighed_fisher(self, start, state.policy, fisher_batch, oracle)
-        damping = self.damping * state.caution
-        solution = self.solver(fisher, gradient, damping, state.direction)
+    def init(self, policy, batch, key):
+        own = TrustRegionState(
+            direction=jnp.zeros_like(flatten(policy)[0]),
+            damping_scale=jnp.ones(()),
+            fisher_history=self.empty_fisher_history(batch),
+        )
+        return initial_state(self, policy, batch, key, self.capacity, own)
+
+    def update(self, state, rollout, key):
+        start = begin(self, state, rollout)
+        advantages, estimates = estimate_advantages(self, start)
+        critic = refit_critic(self, start, estimates, key)
+        window = shared_window(self, start.rows, advantages)
+        gradient = policy_gradient(window, advantages)
+        estimate = estimate_fisher(
+            self, start, window, rollout, state.policy, state.own.fisher_history
+        )
+        start = with_usable(start, estimate.usable)
+        damping = self.damping * state.own.damping_scale
+        solution = self.solver(estimate.fisher, gradient, damping, state.own.direction)
 
         θ, unflatten = flatten(start.state.policy)
         along = lambda length: self.project(unflatten(θ + length * solution.direction))
-        radius = self.target_kl * (state.iteration + 1.0) ** -self.decay
-        passes = lambda length: self._passes(start, advantages, along(length), radius)
+        radius = self.target_kl * (state.iteration + 1.0) ** -self.radius_decay
+        passes = lambda length: _passes(start, window, advantages, along(length), radius)
         # The Fisher matrix counts the time after endings, the mean KL does not.
-        curved = radius * start.recalled.coverage(self.windows[1])
+        curved = radius * estimate.window.coverage()
         longest = jnp.minimum(length_to_radius(solution, curved), self.max_length)
         search = backtrack(passes, longest, self.shrink, self.backtracks)
 
-        moved = (along(search.length), solution.direction)
+        policy = along(search.length)
         failures = [
-            *common_failures(start.usable, gradient, solution.direction, moved[0]),
+            *common_failures(start.usable, gradient, solution.direction, policy),
             (SIGNAL, ~gradient.any()),
             (UNSOLVED, ~solution.solved),
             (SEARCH, ~search.found),
         ]
-        (policy, direction), refused = accept((state.policy, state.direction), moved, failures)
-        # Only the step's own failure asks for more damping, not a batch that held nothing to learn from.
+        old = (state.policy, state.own.direction)
+        new = (policy, solution.direction)
+        (policy, direction), refused = keep_or_revert(old, new, failures)
+        # Only the step's own failure asks for more damping, not a batch that held nothing to learn
+        # from.
         failed = (refused == SEARCH) | (refused == UNSOLVED)
-        factor = jnp.select([refused == 0, failed], [CAUTION_DOWN, CAUTION_UP], 1.0)
-        caution = (state.caution * factor).clip(1.0, CAUTION_MOST)
+        factor = jnp.select([refused == 0, failed], [DAMPING_DOWN, DAMPING_UP], 1.0)
 
-        told = dict(
+        measured = TrustRegionInfo(
+            gradient_norm=jnp.linalg.norm(gradient),
+            direction_norm=jnp.linalg.norm(solution.direction),
             solver_residual=solution.residual,
             solver_steps=solution.steps,
             damping=damping,
             backtracks=search.backtracks,
         )
-        info = describe(start, policy, gradient, solution.direction, estimates, refused, **told)
-        return finish(
-            start, refused, policy=policy, critic=critic, direction=direction, caution=caution
-        ), info
-
-    def _passes(
-        self,
-        start: Start,
-        advantages: Float[Array, " row"],
-        new: AbstractPolicy,
-        radius: Float[Array, ""],
-    ) -> Bool[Array, ""]:
-        """Whether a step improves the surrogate and stays inside the trust region."""
-        recalled = start.recalled
-        bound, _ = recalled.packing.prefix(self.window)
-        observations, actions = recalled.observations[:bound], recalled.actions[:bound]
-        change = jax.vmap(new.log_prob)(observations, actions) - recalled.log_probs[:bound]
-        gain = jnp.sum(recalled.coefficients(self.window) * advantages * jnp.expm1(change))
-        kls = jax.vmap(lambda observation: start.reference.kl(new, observation))(observations)
-        (newest, _), (all_states, error) = (
-            recalled.average(kls, 1),
-            recalled.average(kls, self.window),
+        info = describe(start, policy, estimates, refused, measured)
+        own = TrustRegionState(
+            direction=direction,
+            damping_scale=(state.own.damping_scale * factor).clip(1.0, DAMPING_MOST),
+            fisher_history=forget_unusable_fisher(estimate.history, refused),
         )
-        return (gain > 0) & (newest <= radius) & (all_states + MARGIN * error <= radius)
+        return finish(start, refused, policy=policy, critic=critic, own=own), info
 
 
-def RTRPO(window: int = 10, fisher_window: int | None = None, **settings) -> TRPO:
-    """TRPO that reuses the last `window` iterations (and `fisher_window` for the Fisher matrix)."""
-    return TRPO(window=window, fisher_window=fisher_window, **settings)
+def _passes(
+    start: Start,
+    window: Window,
+    advantages: Float[Array, " newest"],
+    new: AbstractPolicy,
+    radius: Float[Array, ""],
+) -> Bool[Array, ""]:
+    """Whether a step improves the surrogate and stays inside the trust region."""
+    rows = start.rows
+    observations = rows.observations[: window.bound]
+    actions = rows.actions[: window.bound]
+    change = jax.vmap(new.log_prob)(observations, actions) - rows.log_probs[: window.bound]
+    gain = jnp.sum(window.coefficients() * advantages * jnp.expm1(change))
+    kls = jax.vmap(lambda observation: start.reference.kl(new, observation))(observations)
+    newest, _ = rows.window(jnp.ones(1)).average(kls)
+    mean, error = window.average(kls)
+    return (gain > 0) & (newest <= radius) & (mean + MARGIN * error <= radius)
+
+
+RTRPO = named(
+    "RTRPO",
+    TRPO,
+    """TRPO that reuses the last `window` iterations.
+
+    The Fisher matrix reuses the last `fisher_window`, as many as the gradient if not given.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RTRPO(window=20, target_kl=0.02).windows
+        (20, 20)
+    """,
+    window=10,
+)

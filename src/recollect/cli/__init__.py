@@ -38,6 +38,7 @@ usage:
   recollect --version
 
 algorithms:    {", ".join(ALGORITHMS)}
+               FILE.py:NAME or MODULE:NAME, an algorithm of your own
 environments:  {", ".join(ENVIRONMENTS)} (compiled)
                any name that Gymnasium knows, for example Hopper-v5, or MODULE:NAME for one that MODULE registers
                NAME.npz, a finite MDP of your own as arrays (transitions, rewards, initial, discount)
@@ -53,7 +54,8 @@ examples:
   recollect train rtrpo Hopper-v5 --environment-steps 200000
   recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --no-preset
   recollect theory normality --cases 5 1 5 10 --iterations 50000
-  recollect train rnpg LQC --samples 5 --advantages.estimator exact --learning-rate 1 --decay 0.9 --objective-scale
+  recollect train rnpg LQC --samples 5 --advantages exact --learning-rate 1 --step-decay 0.9
+  recollect train examples/vmpo.py:VMPO CartPole-v1 --environment-steps 50000
 """
 
 
@@ -111,7 +113,8 @@ def _dispatch(words: list[str]) -> int:
         from recollect.cli.theory import theory
 
         return theory(name, flags, words)
-    check_name("algorithm", name, ALGORITHMS)
+    if ":" not in name:
+        check_name("algorithm", name, ALGORITHMS, source="FILE.py:NAME")
     from recollect.cli.training import train_one
 
     return train_one(name, flags, words)

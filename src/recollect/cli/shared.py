@@ -2,22 +2,26 @@
 
 import sys
 import warnings
+from typing import Any
 
 import matplotlib
 import tyro
 from rich.console import Console
 
+from recollect.cli.fields import REGISTRY
+
 matplotlib.use("agg")
 
 
-def parse(kind, words: list[str], program: str, strict: bool = True):
+def parse(kind: Any, words: list[str], program: str, strict: bool = True) -> tuple[Any, list[str]]:
     """The flags as an object of `kind`, and (unless `strict`) those that it does not know."""
     with warnings.catch_warnings():
         # Modules as defaults are frozen, which tyro cannot see.
         warnings.filterwarnings("ignore", message="Mutable type", category=UserWarning)
-        if strict:
-            return tyro.cli(kind, args=words, prog=program), []
-        return tyro.cli(kind, args=words, prog=program, return_unknown_args=True)
+        with REGISTRY:
+            if strict:
+                return tyro.cli(kind, args=words, prog=program), []
+            return tyro.cli(kind, args=words, prog=program, return_unknown_args=True)
 
 
 def console(width: int, stderr: bool = False) -> Console:

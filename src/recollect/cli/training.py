@@ -14,6 +14,7 @@ import tyro
 from recollect import __version__
 from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
 from recollect.checks import check_name
+from recollect.cli.fields import load, rule_flags, with_rules
 from recollect.cli.shared import console, parse
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import AbstractCollector
@@ -21,8 +22,8 @@ from recollect.envs import AbstractEnv, AbstractOracle, Engine, HostEnv, make
 from recollect.policies.architecture import Architecture
 from recollect.report.plot import learning_curves
 from recollect.report.tables import summarise, table, write_curves
-from recollect.run.presets import PRESETS, default_preset, preset
-from recollect.run.train import train
+from recollect.run.presets import PRESETS, Preset, default_collector, default_preset, preset
+from recollect.run.train import check_algorithm, train
 from recollect.serial import to_json, write_settings
 
 
@@ -87,11 +88,10 @@ def compare(flags: list[str], words: list[str]) -> int:
     comparison, unknown = parse(Comparison, flags, "recollect compare", strict=False)
     trainings, known = {}, set()
     for name in comparison.algorithms:
-        check_name("algorithms", name, ALGORITHMS)
         kind = _training(name, flags)
         chosen, foreign = parse(kind, [comparison.env, *unknown], "recollect compare", strict=False)
         known |= {word for word in unknown if word not in foreign}
-        if ALGORITHMS[name]().window == 1:
+        if name in ALGORITHMS and ALGORITHMS[name]().window == 1:
             vanilla = {
                 field: 1
                 for field in ("window", "fisher_window")
@@ -112,7 +112,17 @@ def compare(flags: list[str], words: list[str]) -> int:
 def _training(name: str, flags: list[str]):
     """The flags of an algorithm, with the preset of the environment among `flags` as defaults."""
     env = next((word for word in flags if word in PRESETS), "")
-    start = default_preset(name) if "--no-preset" in flags else preset(name, env)
+    if name in ALGORITHMS:
+        start = default_preset(name) if "--no-preset" in flags else preset(name, env)
+        about = ALGORITHMS[name].__doc__
+    else:
+        start = own_preset(name)
+        about = type(start.algorithm).__doc__
+    rules = rule_flags(start.algorithm)
+    # Twice: which rules are chosen decides which flags there are.
+    asked = [word for word in flags if word not in ("--help", "-h")]
+    chosen, _ = parse(rules, asked, "recollect train", strict=False)
+    algorithm = with_rules(start.algorithm, chosen)
     kind = dataclasses.make_dataclass(
         "Training",
         [
@@ -123,18 +133,28 @@ def _training(name: str, flags: list[str]):
                 ],
             ),
             ("run", Annotated[Run, tyro.conf.arg(name="")], Run()),
+            ("rules", Annotated[rules, tyro.conf.arg(name="")], rules()),
             (
                 "algorithm",
-                Annotated[type(start.algorithm), tyro.conf.arg(name="")],
-                dataclasses.field(default=start.algorithm),
+                Annotated[type(algorithm), tyro.conf.arg(name="")],
+                dataclasses.field(default=algorithm),
             ),
             ("policy", Architecture, dataclasses.field(default=start.policy)),
             ("collector", tyro.conf.Suppress[Any], dataclasses.field(default=start.collector)),
         ],
         frozen=True,
     )
-    kind.__doc__ = ALGORITHMS[name].__doc__
+    kind.__doc__ = about
     return kind
+
+
+def own_preset(name: str) -> Preset:
+    """Defaults of an algorithm of one's own, FILE.py:NAME or MODULE:NAME."""
+    if ":" not in name:
+        check_name("algorithm", name, ALGORITHMS, source="FILE.py:NAME")
+    made = load(name)
+    algorithm = check_algorithm(made() if callable(made) else made)
+    return Preset(algorithm, default_collector(algorithm))
 
 
 def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str]) -> int:
@@ -144,7 +164,7 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
     collectors = {name: _collector(run, training.collector) for name, training in trainings.items()}
     policies = {name: training.policy for name, training in trainings.items()}
     # MODULE:NAME is the name of an environment, but not of a folder on Windows.
-    called = "-".join([*algorithms, Path(env_name).name.replace(":", "-")])
+    called = "-".join([Path(name).name.replace(":", "-") for name in (*algorithms, env_name)])
     folder = run.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{called}"
     folder.mkdir(parents=True, exist_ok=True)
     about = dict(command=["recollect", *words], version=__version__, jax=jax.__version__)

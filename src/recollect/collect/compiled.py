@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Int
 
 from recollect.batch import Batch
 from recollect.checks import check_count
-from recollect.collect.rollout import AbstractCollector, Collected, copy_keys, with_log_probs
+from recollect.collect.rollout import AbstractCollector, Rollout, copy_keys, with_log_probs
 from recollect.envs.base import AbstractEnv, AbstractOracle, Step
 from recollect.policies import AbstractPolicy
 
@@ -46,7 +46,13 @@ class Episodes(AbstractCollector):
 
         batch = with_log_probs(policy, jax.vmap(run)(copy_keys(key, self.episodes)))
         returns = jnp.sum(batch.rewards, axis=1, where=batch.mask)
-        return carry, Collected(batch, returns, batch.mask.sum())
+        lengths = batch.mask.sum(1)
+        return carry, Rollout(
+            batch=batch,
+            returns=returns,
+            lengths=lengths.astype(returns.dtype),
+            environment_steps=lengths.sum(),
+        )
 
 
 class Steps(AbstractCollector):
@@ -72,27 +78,32 @@ class Steps(AbstractCollector):
                 state, time, total = carry
                 key_act, key_reset = jax.random.split(jax.random.fold_in(key, index))
                 transition, step = _act(key_act, env, policy, state, time, jnp.array(True))
-                ended, total = _ended(step), total + step.reward
+                ended = _ended(step)
+                total = total + step.reward
                 fresh = (env.reset(key_reset), jnp.zeros((), jnp.int32), jnp.zeros(()))
                 going = (step.state, time + 1, total)
-                return jax.tree.map(lambda a, b: jnp.where(ended, a, b), fresh, going), (
-                    transition,
-                    jnp.where(ended, total, jnp.nan),
-                )
+                carry = jax.tree.map(lambda a, b: jnp.where(ended, a, b), fresh, going)
+                length = (time + 1).astype(total.dtype)
+                episode = jax.tree.map(lambda x: jnp.where(ended, x, jnp.nan), (total, length))
+                return carry, (transition, *episode)
 
             return lax.scan(body, (state, time, total), jnp.arange(self.steps))
 
-        carry, (batch, returns) = jax.vmap(run)(copy_keys(key, self.copies), *carry)
-        return carry, Collected(
-            with_log_probs(policy, batch), returns.T.ravel(), jnp.array(self.copies * self.steps)
+        carry, (batch, returns, lengths) = jax.vmap(run)(copy_keys(key, self.copies), *carry)
+        return carry, Rollout(
+            batch=with_log_probs(policy, batch),
+            returns=returns.T.ravel(),
+            lengths=lengths.T.ravel(),
+            environment_steps=jnp.array(self.copies * self.steps),
         )
 
 
 class Draws(AbstractCollector):
-    """Independent draws (s_T, a_T) with P(T = t) = γ^t (1 − γ): samples of the occupancy measure d^π (section 2.3).
+    """Independent draws (s_T, a_T) with P(T = t) = γ^t (1 − γ), samples of the occupancy measure d^π.
 
-    Each restarts the environment and walks T steps without a time limit. A walk that terminates
-    before T stands for an absorbing state in which no action matters: it is masked out, and counted as `absorbed`.
+    Section 2.3 of the paper. Each restarts the environment and walks T steps without a time limit.
+    A walk that terminates before T stands for an absorbing state in which no action matters: it is
+    masked out, and counted as `absorbed`.
     """
 
     samples: int = eqx.field(static=True, default=5)
@@ -121,13 +132,13 @@ class Draws(AbstractCollector):
             return act(state, time, alive)[0], time
 
         transitions, times = jax.vmap(run)(copy_keys(key, self.samples))
-        collected = _drawn(policy, transitions, discount, jnp.sum(times) + transitions.mask.sum())
-        batch = dataclasses.replace(collected.batch, absorbed=~collected.batch.mask)
-        return carry, dataclasses.replace(collected, batch=batch)
+        rollout = _drawn(policy, transitions, discount, times + transitions.mask)
+        batch = dataclasses.replace(rollout.batch, absorbed=~rollout.batch.mask)
+        return carry, dataclasses.replace(rollout, batch=batch)
 
 
 class Occupancy(AbstractCollector):
-    """Independent draws from d^π itself, where the environment knows it: what `Draws` gives, without the walk."""
+    """Independent draws from d^π itself, where the environment knows it: `Draws` without the walk."""
 
     samples: int = eqx.field(static=True, default=5)
 
@@ -137,23 +148,30 @@ class Occupancy(AbstractCollector):
     def __call__(self, key, env, policy, carry, discount):
         if not isinstance(env, AbstractOracle):
             raise ValueError(
-                f"{type(env).__name__} does not know its occupancy measure; use LQC or Tabular, or collect with Draws."
+                f"{type(env).__name__} does not know its occupancy measure; use LQC or Tabular, or "
+                "collect with Draws."
             )
         key_states, key_actions = jax.random.split(key)
         states = env.draw_states(key_states, policy, self.samples)
-        now, alive = jnp.zeros((), jnp.int32), jnp.array(True)
+        now = jnp.zeros((), jnp.int32)
+        alive = jnp.array(True)
         act = lambda key, state: _act(key, env, policy, state, now, alive)[0]
         transitions = jax.vmap(act)(copy_keys(key_actions, self.samples), states)
-        return carry, _drawn(policy, transitions, discount, jnp.array(self.samples))
+        return carry, _drawn(policy, transitions, discount, jnp.ones(self.samples, jnp.int32))
 
 
 def _drawn(
-    policy: AbstractPolicy, transitions: Batch, discount, environment_steps: Int[Array, ""]
-) -> Collected:
-    """Independent transitions as a batch of episodes with one step each."""
+    policy: AbstractPolicy, transitions: Batch, discount, steps: Int[Array, " sample"]
+) -> Rollout:
+    """Independent transitions, each after so many steps, as a batch of episodes with one step each."""
     batch = with_log_probs(policy, jax.tree.map(lambda x: x[:, None], transitions))
     worth = jnp.where(batch.mask, batch.rewards, 0)[:, 0] / (1 - discount)
-    return Collected(batch, worth, environment_steps)
+    return Rollout(
+        batch=batch,
+        returns=worth,
+        lengths=steps.astype(worth.dtype),
+        environment_steps=steps.sum(),
+    )
 
 
 def _ended(step: Step) -> Bool[Array, ""]:
@@ -161,9 +179,13 @@ def _ended(step: Step) -> Bool[Array, ""]:
 
 
 def _act(key, env: AbstractEnv, policy: AbstractPolicy, state, time, alive) -> tuple[Batch, Step]:
-    """One transition of one copy, as a batch without axes, and the step that made it; draws come from (key, time)."""
+    """One transition of one copy, as a batch without axes, and the step that made it.
+
+    Draws come from (key, time).
+    """
     # Not split: the key of a deterministic step is never used, and so never computed.
-    key_action, key_step = jax.random.fold_in(key, 2 * time), jax.random.fold_in(key, 2 * time + 1)
+    key_action = jax.random.fold_in(key, 2 * time)
+    key_step = jax.random.fold_in(key, 2 * time + 1)
     observation = env.observe(state)
     action = policy.sample(key_action, observation)
     step = env.step(key_step, state, action)

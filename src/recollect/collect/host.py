@@ -1,7 +1,8 @@
-"""Gathering batches from environments on the host: `Episodes` and `Steps` as in `collect`, for all seeds as one vector of copies.
+"""Gathering batches from environments on the host, for all seeds as one vector of copies.
 
-Draws come from the same keys as in compiled collection, seeds of resets from (seed, iteration, copy, step), so a repeated iteration
-repeats itself. The policies of all seeds are asked once a step.
+`Episodes` and `Steps` mean what they do for compiled environments. Draws come from the same keys as
+there, seeds of resets from (seed, iteration, copy, step), so a repeated iteration repeats itself.
+The policies of all seeds are asked once a step.
 """
 
 import functools
@@ -15,7 +16,7 @@ from jaxtyping import Array, Key
 
 from recollect.batch import Batch
 from recollect.collect.compiled import Episodes, Steps
-from recollect.collect.rollout import AbstractCollector, Collected, copy_keys
+from recollect.collect.rollout import AbstractCollector, Rollout, copy_keys, with_log_probs
 from recollect.envs.hosted import HostEnv
 from recollect.envs.vectors import close_all
 from recollect.policies import AbstractPolicy
@@ -28,21 +29,25 @@ class HostCollector:
     def __init__(
         self, env: HostEnv, collector: AbstractCollector, seeds: tuple[int, ...], stream: int = 0
     ):
-        copies, self.horizon = check_collector(env, collector)
+        self.copies, self.horizon = check_collector(env, collector)
         self.whole = isinstance(collector, Episodes)
-        self.seeds, self.copies, self.stream, self.limit = seeds, copies, stream, np.inf
-        count = len(seeds) * copies
+        self.seeds = seeds
+        self.stream = stream
+        self.limit = np.inf
+        count = len(seeds) * self.copies
         self.vector = env.open(count, _number(seeds[0], stream))
         if self.whole or env.limited:
             self.limit = env.max_steps or np.inf
         if env.limited and not self.whole and self.vector.resets_itself:
             self.close()
             raise ValueError(
-                f"max_steps={env.max_steps} cannot be kept by {env.name}, which resets itself; set the limit where it is made."
+                f"max_steps={env.max_steps} cannot be kept by {env.name}, which resets itself; set "
+                "the limit where it is made."
             )
-        axes, actions = (self.horizon, count), env.actions
+        axes = (self.horizon, count)
+        actions = env.actions
         rows = lambda *shape: np.zeros((*axes, *shape), np.float32)
-        self.found = dict(
+        self.arrays = dict(
             observations=rows(env.observation_size),
             actions=np.zeros((*axes, *actions.shape), np.int32 if actions.whole else np.float32),
             log_probs=rows(),
@@ -53,63 +58,74 @@ class HostCollector:
             times=np.zeros(axes, np.int32),
             mask=np.zeros(axes, bool),
         )
-        self.times, self.totals, self.started = np.zeros(count, np.int32), np.zeros(count), False
+        self.times = np.zeros(count, np.int32)
+        self.totals = np.zeros(count)
+        self.started = False
         self.dropped = 0
 
     def close(self) -> None:
         close_all([self.vector])
 
-    def empty(self) -> Collected:
+    def empty(self) -> Rollout:
         """What a call gives for one seed, with nothing in it."""
         zeros = lambda x: jnp.zeros((self.copies, self.horizon, *x.shape[2:]), x.dtype)
-        batch = Batch(**{field: zeros(values) for field, values in self.found.items()})
-        return Collected(
-            batch,
-            jnp.full(self.copies * self.horizon, jnp.nan, jnp.float32),
-            jnp.zeros((), jnp.int32),
+        nothing = jnp.full(self.copies * self.horizon, jnp.nan, jnp.float32)
+        return Rollout(
+            batch=Batch(**{field: zeros(values) for field, values in self.arrays.items()}),
+            returns=nothing,
+            lengths=nothing,
+            environment_steps=jnp.zeros((), jnp.int32),
         )
 
     def warm_up(self, policies: AbstractPolicy, keys: Key[Array, " seed"]) -> None:
         """Compile what a call needs."""
         self._actor(policies, keys)(0)
+        empty = self.empty().batch
+        stacked = lambda x: jnp.broadcast_to(x, (len(self.seeds), *x.shape))
+        _with_log_probs(policies, jax.tree.map(stacked, empty))
 
     def __call__(
         self, policies: AbstractPolicy, keys: Key[Array, " seed"], iteration: int
-    ) -> Collected:
-        """A batch of every seed; all arrays begin with the seed. Keys beyond the seeds get copies of the last seed's batch."""
-        vector, found, count = self.vector, self.found, len(self.times)
+    ) -> Rollout:
+        """A batch of every seed; all arrays begin with the axis of seeds.
+
+        Args:
+            policies: of all seeds, stacked.
+            keys: of the iteration, one for each seed.
+            iteration: from which, with seed, copy and step, environments are seeded anew.
+        """
+        vector = self.vector
+        arrays = self.arrays
+        count = len(self.times)
         seed = lambda copy, step: _number(
             self.seeds[copy // self.copies], self.stream, iteration, copy % self.copies, step
         )
         if self.whole or not self.started:
             vector.reset([seed(copy, 0) for copy in range(count)])
-            self.times[:], self.totals[:], self.started = 0, 0.0, True
-        found["mask"][:] = False
+            self.times[:] = 0
+            self.totals[:] = 0.0
+            self.started = True
+        arrays["mask"][:] = False
         act = self._actor(policies, keys)
-        moving, began = np.ones(count, bool), np.zeros(count, int)
+        moving = np.ones(count, bool)
+        began = np.zeros(count, int)  # in which step of the batch each copy's episode began
         returns = np.full((self.horizon, count), np.nan, np.float32)
+        lengths = np.full((self.horizon, count), np.nan, np.float32)
         taken = np.zeros(count, int)
         for t in range(self.horizon):
             actions = act(t)
-            found["observations"][t], found["actions"][t], found["times"][t] = (
-                vector.observations,
-                actions,
-                self.times,
-            )
+            arrays["observations"][t] = vector.observations
+            arrays["actions"][t] = actions
+            arrays["times"][t] = self.times
             stepped = vector.step(actions, moving)
-            real, truncated = (
-                stepped.real,
-                stepped.truncated | stepped.diverged | (self.times + 1 >= self.limit),
-            )
-            found["rewards"][t], found["next_observations"][t] = (
-                stepped.rewards,
-                stepped.observations,
-            )
-            found["terminated"][t], found["truncated"][t], found["mask"][t] = (
-                stepped.terminated,
-                truncated,
-                real,
-            )
+            real = stepped.real
+            out_of_time = self.times + 1 >= self.limit
+            truncated = stepped.truncated | stepped.diverged | out_of_time
+            arrays["rewards"][t] = stepped.rewards
+            arrays["next_observations"][t] = stepped.observations
+            arrays["terminated"][t] = stepped.terminated
+            arrays["truncated"][t] = truncated
+            arrays["mask"][t] = real
             taken += real
             self.times += 1
             self.totals += np.where(real, stepped.rewards, 0)
@@ -119,35 +135,42 @@ class HostCollector:
                 continue
             with np.errstate(over="ignore"):  # an infinite return is told at the end of training
                 returns[t, ended] = self.totals[ended]
+            lengths[t, ended] = self.times[ended]
             for copy in np.flatnonzero(real & stepped.diverged):
-                found["mask"][began[copy] : t + 1, copy] = False
+                arrays["mask"][began[copy] : t + 1, copy] = False
                 returns[t, copy] = np.nan
+                lengths[t, copy] = np.nan
                 self.dropped += 1
-            self.times[over], self.totals[over], began[over] = 0, 0.0, t + 1
+            self.times[over] = 0
+            self.totals[over] = 0.0
+            began[over] = t + 1
             if self.whole:
                 moving &= ~ended
                 if not moving.any():
                     break
             # Copies that cannot rest go on after their episode, unseen, and end again.
-            again = (
-                np.zeros(count, bool)
-                if self.whole and vector.rests
-                else ended | stepped.terminated | stepped.truncated
-            )
+            again = ended | stepped.terminated | stepped.truncated
+            if self.whole and vector.rests:
+                again = np.zeros(count, bool)
             if again.any():
                 vector.restart(again, lambda copy, step=t + 1: seed(copy, step))
-        seeds = np.minimum(np.arange(len(keys)), len(self.seeds) - 1)
-        by_seed = lambda x: np.moveaxis(
-            x.reshape(self.horizon, len(self.seeds), self.copies, *x.shape[2:]), 0, 2
-        )[seeds]
-        ends = np.moveaxis(returns.reshape(self.horizon, len(self.seeds), self.copies), 1, 0)[seeds]
-        return Collected(
-            batch=Batch(**{field: jnp.asarray(by_seed(values)) for field, values in found.items()}),
-            returns=jnp.asarray(ends.reshape(len(seeds), -1)),
-            environment_steps=jnp.asarray(
-                taken.reshape(len(self.seeds), -1).sum(1)[seeds], jnp.int32
-            ),
+        batch = Batch(**{field: self._by_seed(values) for field, values in arrays.items()})
+        return Rollout(
+            batch=_with_log_probs(policies, batch),
+            returns=self._endings(returns),
+            lengths=self._endings(lengths),
+            environment_steps=jnp.asarray(taken.reshape(len(self.seeds), -1).sum(1), jnp.int32),
         )
+
+    def _by_seed(self, values: np.ndarray) -> Array:
+        """From the axes time, copy of all seeds to seed, copy, time."""
+        shape = (self.horizon, len(self.seeds), self.copies, *values.shape[2:])
+        return jnp.asarray(np.moveaxis(values.reshape(shape), 0, 2))
+
+    def _endings(self, values: np.ndarray) -> Array:
+        """Figures of episodes, by seed and in the order in which episodes ended."""
+        by_copy = values.reshape(self.horizon, len(self.seeds), self.copies)
+        return jnp.asarray(np.moveaxis(by_copy, 1, 0).reshape(len(self.seeds), -1))
 
     def _actor(
         self, policies: AbstractPolicy, keys: Key[Array, " seed"]
@@ -156,7 +179,7 @@ class HostCollector:
         arrays, rest = eqx.partition(policies, eqx.is_array)
         leaves, structure = jax.tree.flatten(arrays)
         sample = _sampler(rest, structure, self.whole)
-        keys = _seed_copy_keys(keys[: len(self.seeds)], self.copies)
+        keys = _seed_copy_keys(keys, self.copies)
         # One array in and one out: each transfer takes as long as the policy itself.
         inputs = np.zeros(
             (len(self.seeds), self.copies, self.vector.observations.shape[1] + 2), np.float32
@@ -184,6 +207,12 @@ def check_collector(env: HostEnv, collector: AbstractCollector) -> tuple[int, in
             f"{env.name} has no time limit, and whole episodes need one; give max_steps, or collect Steps."
         )
     return collector.episodes, env.max_steps
+
+
+@eqx.filter_jit
+def _with_log_probs(policies: AbstractPolicy, batches: Batch) -> Batch:
+    """The batches of all seeds with the log-probabilities of the policies that acted in them."""
+    return eqx.filter_vmap(with_log_probs, in_axes=(eqx.if_array(0), 0))(policies, batches)
 
 
 @eqx.filter_jit

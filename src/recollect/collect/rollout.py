@@ -1,6 +1,7 @@
 """What collecting gives, and the interface of what collects."""
 
 import abc
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -13,21 +14,45 @@ from recollect.envs.base import AbstractEnv
 from recollect.policies import AbstractPolicy
 
 
-class Collected(eqx.Module):
-    """A batch and what a reader of learning curves wants to know of it."""
+class Rollout(eqx.Module):
+    """A batch, and what a reader of learning curves wants to know of it."""
 
     batch: Batch
     returns: Float[Array, "*seed ending"]
-    """Undiscounted returns of the episodes that ended, in the order in which they did, among NaN for those that did not.
-    For independent draws R(s, a) / (1 − γ), whose mean estimates η."""
+    """Undiscounted returns of the episodes that ended, in the order in which they did, among NaN for
+    those that did not. For independent draws R(s, a) / (1 − γ), whose mean estimates η."""
+    lengths: Float[Array, "*seed ending"]
+    """Steps of these episodes, NaN where `returns` is; for independent draws those of the walk."""
     environment_steps: Int[Array, "*seed"]
+    fisher_batch: Batch | None = None
+    """A second, independent batch of the same policy for the Fisher matrix alone, if the algorithm
+    asks for one (assumption A.1.7)."""
+
+    @classmethod
+    def of(cls, batch: Batch, fisher_batch: Batch | None = None) -> "Rollout":
+        """A batch that was made elsewhere, of which nothing else is known."""
+        return cls(
+            batch=batch,
+            returns=jnp.full(1, jnp.nan),
+            lengths=jnp.full(1, jnp.nan),
+            environment_steps=batch.mask.sum(),
+            fisher_batch=fisher_batch,
+        )
+
+    def with_fisher(self, other: "Rollout") -> "Rollout":
+        """Together with an independent rollout, whose batch is for the Fisher matrix alone."""
+        steps = self.environment_steps + other.environment_steps
+        return dataclasses.replace(self, environment_steps=steps, fisher_batch=other.batch)
 
 
 class AbstractCollector(eqx.Module):
     """How a batch is gathered. `init` makes what is carried from one iteration to the next."""
 
     def init(self, key: PRNGKeyArray, env: AbstractEnv) -> Any:
-        """What the first call is given as `carry`: nothing, unless episodes go on between batches."""
+        """What the first call is given as `carry`.
+
+        Nothing, unless episodes go on between batches.
+        """
         del key, env
         return None
 
@@ -39,7 +64,7 @@ class AbstractCollector(eqx.Module):
         policy: AbstractPolicy,
         carry: Any,
         discount: Float[Array, ""] | float,
-    ) -> tuple[Any, Collected]:
+    ) -> tuple[Any, Rollout]:
         """A batch of transitions under `policy`."""
 
 

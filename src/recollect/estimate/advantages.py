@@ -1,20 +1,23 @@
 """Advantages under the current policy, for every transition in the window, and targets for its critic.
 
-With values V (of a critic, or of a linear fit), δ_t = r_t + γ V(s_{t+1}) − V(s_t) and ω_t = π(a_t|s_t) / μ(a_t|s_t),
+With values V (of a critic, or of a linear fit), δ_t = r_t + γ V(s_{t+1}) − V(s_t) and
+ω_t = π(a_t|s_t) / μ(a_t|s_t),
 
     v_t − V(s_t) = ρ_t δ_t + γλ c_t (v_{t+1} − V(s_{t+1}))     ρ_t = min(ω_t, ρ̄), c_t = min(ω_t, c̄)
     A_t          = δ_t + γλ (v_{t+1} − V(s_{t+1}))
 
-which is V-trace (Espeholt et al. 2018): v_t is what the critic should say, A_t the advantage of a_t if the
-*current* policy acts from s_{t+1} on. A_t leaves out the ratio of a_t itself, by which the gradient weighs it. With
-every ω set to one both lines are GAE(λ), and with λ = 1 the return minus V(s_t).
+which is V-trace (Espeholt et al. 2018): v_t is what the critic should say, A_t the advantage of a_t
+if the *current* policy acts from s_{t+1} on. A_t leaves out the ratio of a_t itself, by which the
+gradient weighs it. With every ω set to one both lines are GAE(λ), and with λ = 1 the return minus
+V(s_t).
 
-An episode that terminated is worth nothing afterwards. One that was cut, by the clock or by the end of
-the batch, goes on with V of its true last observation. All of it is recomputed at every iteration, so
-old data is judged by the current critic. The recursions run as associative scans over time,
-O(N log T) operations but only log T passes.
+An episode that terminated is worth nothing afterwards. One that was cut, by the clock or by the end
+of the batch, goes on with V of its true last observation. All of it is recomputed at every
+iteration, so that advantages of old data are those by the current critic. The recursions run as
+associative scans over time, O(N log T) operations but only log T passes.
 """
 
+import abc
 from typing import Literal, get_args
 
 import equinox as eqx
@@ -29,60 +32,35 @@ from recollect.estimate.critic import Values
 from recollect.policies import AbstractPolicy
 from recollect.tree import where_mask
 
-Estimator = Literal["return", "gae", "vtrace", "exact"]
 Baseline = Literal["none", "mean", "linear", "critic"]
 RIDGE = 1e-4
 """Penalty of the linear-quadratic fit, relative to the mean square of each feature."""
 PRODUCTS_UP_TO = 16
-"""Observations with at most this many features get all products of pairs, larger ones only squares."""
+"""Observations with at most this many features get all products of pairs, larger ones only
+squares."""
+LARGEST_LOG_RATIO = 80.0
+"""Log-ratios are cut here before V-trace exponentiates them: e^80 is finite in single precision."""
 
 
 class Estimates(eqx.Module):
     """What the window says of its transitions; zero in padding."""
 
     advantages: Float[Array, "window episode time"]
-    values: Float[Array, "window episode time"]
-    """V(s) before this iteration's fit; zero if the baseline has no values."""
     targets: Float[Array, "window episode time"]
     """What V(s) should be."""
+    values: Float[Array, "window episode time"] | None = None
+    """V(s) before this iteration's fit; None if the baseline has no values."""
 
 
-class Advantages(eqx.Module):
-    """How advantages are estimated."""
+class AbstractAdvantages(eqx.Module):
+    """How advantages under the current policy are estimated."""
 
-    estimator: Estimator = eqx.field(static=True, default="return")
-    """`return`: return-to-go minus the baseline. `gae`: GAE(λ) as if the current policy had acted. `vtrace`: corrected by how likely it
-    is to have done so. `exact`: A^π of the current policy, where the environment knows it."""
-    baseline: Baseline = eqx.field(static=True, default="mean")
-    """Nothing, the mean return over the window, a linear-quadratic fit of the value over the window, or the critic."""
-    gae_lambda: float = 0.95
-    """λ of `gae` and `vtrace`: 0 trusts the values alone, 1 the rewards alone."""
-    truncate_rho: float = 1.0
-    """ρ̄: largest weight of a step's own surprise δ in V-trace."""
-    truncate_c: float = 1.0
-    """c̄: largest weight by which a step of V-trace passes on what comes after it."""
-    standardise: bool = eqx.field(static=True, default=False)
-    """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
+    @property
+    @abc.abstractmethod
+    def needs_critic(self) -> bool:
+        """Whether a value network has to be fitted for it."""
 
-    def __check_init__(self):
-        check_name("estimator", self.estimator, get_args(Estimator))
-        check_name("baseline", self.baseline, get_args(Baseline))
-        check_number("gae_lambda", self.gae_lambda, low=0, high=1, remedy="give a number in [0, 1]")
-        for field in ("truncate_rho", "truncate_c"):
-            check_number(
-                field,
-                getattr(self, field),
-                low=0,
-                open_low=True,
-                infinite=True,
-                remedy="give the largest weight allowed, above 0",
-            )
-        if self.estimator in ("gae", "vtrace") and self.baseline not in ("linear", "critic"):
-            raise ValueError(
-                f"estimator={self.estimator!r} needs values to build on, which baseline={self.baseline!r} has not; "
-                "use baseline='critic' or 'linear'."
-            )
-
+    @abc.abstractmethod
     def __call__(
         self,
         batches: Batch,
@@ -90,55 +68,212 @@ class Advantages(eqx.Module):
         discount: Float[Array, ""] | float,
         log_ratio: Float[Array, "window episode time"],
         critic: Values | None = None,
-        oracle: AbstractOracle | None = None,
     ) -> Estimates:
-        """Advantages and targets of all transitions; `log_ratio` is log ω of the action taken."""
-        mask = batches.mask
-        values, next_values = self._values(batches, discount, critic)
-        decay = discount * (1.0 if self.estimator in ("return", "exact") else self.gae_lambda)
-        rho = c = jnp.ones_like(batches.rewards)
-        if self.estimator == "vtrace":
-            # The clamp also keeps an overflowing ratio from reaching the recursion as infinity.
-            ratio = jnp.exp(jnp.minimum(where_mask(mask, log_ratio), 80.0))
-            rho, c = jnp.minimum(ratio, self.truncate_rho), jnp.minimum(ratio, self.truncate_c)
-        advantages, corrections = vtrace(batches, values, next_values, discount, decay, rho, c)
-        targets = values + corrections
-        if self.estimator == "exact":
-            advantages = self._exact(batches, policy, oracle)
-        elif self.baseline == "mean":
-            advantages = advantages - _mean(advantages, mask)
-        if self.standardise:
-            advantages = _standardised(advantages, mask)
-        return Estimates(
-            where_mask(mask, advantages), where_mask(mask, values), where_mask(mask, targets)
+        """Advantages and targets of all transitions of the window.
+
+        Args:
+            batches: the stored batches, newest first.
+            policy: the current one.
+            discount: γ.
+            log_ratio: log π(a|s) / μ(a|s) of the actions taken.
+            critic: the value network before this iteration's fit, if one is needed.
+        """
+
+
+class Returns(AbstractAdvantages):
+    """Return-to-go minus a baseline.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RPG(advantages=rc.Returns(baseline="linear")).advantages.baseline
+        'linear'
+    """
+
+    baseline: Baseline = eqx.field(static=True, default="mean")
+    """Nothing, the mean return over the window, a linear-quadratic fit of the value over the window,
+    or the critic."""
+    standardise: bool = eqx.field(static=True, default=False)
+    """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
+
+    def __check_init__(self):
+        check_name("baseline", self.baseline, get_args(Baseline))
+
+    @property
+    def needs_critic(self):
+        return self.baseline == "critic"
+
+    def __call__(self, batches, policy, discount, log_ratio, critic=None):
+        del policy, log_ratio
+        values, next_values = baseline_values(self.baseline, batches, discount, critic)
+        ones = jnp.ones_like(batches.rewards)
+        advantages, corrections = vtrace(
+            batches, values, next_values, discount, discount, ones, ones
         )
+        if self.baseline == "mean":
+            advantages = advantages - _mean(advantages, batches.mask)
+        known = values if self.baseline in ("linear", "critic") else None
+        return estimates(batches, advantages, known, corrections, self.standardise)
 
-    def _values(self, batches: Batch, discount, critic: Values | None):
-        """V of every observation and of its successor."""
-        if self.baseline == "critic":
-            if critic is None:
-                raise ValueError(
-                    "baseline='critic' needs a critic; train with an algorithm, or pass one."
-                )
-            return critic(batches.observations), critic(batches.next_observations)
-        if self.baseline == "linear":
-            returns = returns_to_go(
-                batches.rewards, batches.terminated | batches.truncated, batches.mask, discount
-            )
-            fitted = linear_values(batches.observations, returns, batches.mask)
-            return fitted(batches.observations), fitted(batches.next_observations)
-        return jnp.zeros_like(batches.rewards), jnp.zeros_like(batches.rewards)
 
-    @staticmethod
-    def _exact(
-        batches: Batch, policy: AbstractPolicy, oracle: AbstractOracle | None
-    ) -> Float[Array, "window episode time"]:
+class GAE(AbstractAdvantages):
+    """Generalised advantage estimation, GAE(λ), as if the current policy had acted."""
+
+    baseline: Baseline = eqx.field(static=True, default="critic")
+    """Where values come from: the `critic`, or a `linear` quadratic fit over the window."""
+    gae_lambda: float = 0.95
+    """λ: 0 trusts the values alone, 1 the rewards alone."""
+    standardise: bool = eqx.field(static=True, default=False)
+    """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
+
+    def __check_init__(self):
+        _check_values(self)
+
+    @property
+    def needs_critic(self):
+        return self.baseline == "critic"
+
+    def __call__(self, batches, policy, discount, log_ratio, critic=None):
+        del policy, log_ratio
+        values, next_values = baseline_values(self.baseline, batches, discount, critic)
+        ones = jnp.ones_like(batches.rewards)
+        trace_decay = discount * self.gae_lambda
+        advantages, corrections = vtrace(
+            batches, values, next_values, discount, trace_decay, ones, ones
+        )
+        return estimates(batches, advantages, values, corrections, self.standardise)
+
+
+class VTrace(AbstractAdvantages):
+    """V-trace: GAE(λ), corrected by how likely the current policy is to have acted so.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RTRPO(advantages=rc.VTrace(gae_lambda=0.98)).advantages.needs_critic
+        True
+    """
+
+    baseline: Baseline = eqx.field(static=True, default="critic")
+    """Where values come from: the `critic`, or a `linear` quadratic fit over the window."""
+    gae_lambda: float = 0.95
+    """λ: 0 trusts the values alone, 1 the rewards alone."""
+    truncate_rho: float = 1.0
+    """ρ̄: largest weight of a step's own surprise δ."""
+    truncate_c: float = 1.0
+    """c̄: largest weight by which a step passes on what comes after it."""
+    standardise: bool = eqx.field(static=True, default=False)
+    """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
+
+    def __check_init__(self):
+        _check_values(self)
+        for field in ("truncate_rho", "truncate_c"):
+            remedy = "give the largest weight allowed, above 0"
+            value = getattr(self, field)
+            check_number(field, value, low=0, open_low=True, infinite=True, remedy=remedy)
+
+    @property
+    def needs_critic(self):
+        return self.baseline == "critic"
+
+    def __call__(self, batches, policy, discount, log_ratio, critic=None):
+        del policy
+        values, next_values = baseline_values(self.baseline, batches, discount, critic)
+        # The cut also keeps an overflowing ratio from reaching the recursion as infinity.
+        log_ratio = jnp.minimum(where_mask(batches.mask, log_ratio), LARGEST_LOG_RATIO)
+        ratio = jnp.exp(log_ratio)
+        rho = jnp.minimum(ratio, self.truncate_rho)
+        c = jnp.minimum(ratio, self.truncate_c)
+        trace_decay = discount * self.gae_lambda
+        advantages, corrections = vtrace(
+            batches, values, next_values, discount, trace_decay, rho, c
+        )
+        return estimates(batches, advantages, values, corrections, self.standardise)
+
+
+class ExactAdvantages(AbstractAdvantages):
+    """A^π(s, a) of the current policy, where the environment knows it."""
+
+    standardise: bool = eqx.field(static=True, default=False)
+    """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
+    oracle: AbstractOracle | None = None
+    """The environment, which `train` fills in."""
+
+    @property
+    def needs_critic(self):
+        return False
+
+    def __call__(self, batches, policy, discount, log_ratio, critic=None):
+        del log_ratio, critic
+        oracle = self.oracle
         if oracle is None:
             raise ValueError(
-                "estimator='exact' needs an environment that knows its advantages; use LQC or Tabular, or estimator='return'."
+                "ExactAdvantages needs an environment that knows its advantages; use LQC or "
+                "Tabular, or Returns()."
             )
         exact = lambda observation, action: oracle.advantage(policy, observation, action)
-        return jax.vmap(jax.vmap(jax.vmap(exact)))(batches.observations, batches.actions)
+        advantages = jax.vmap(jax.vmap(jax.vmap(exact)))(batches.observations, batches.actions)
+        ended = batches.terminated | batches.truncated
+        returns = returns_to_go(batches.rewards, ended, batches.mask, discount)
+        return estimates(batches, advantages, None, returns, self.standardise)
+
+
+def baseline_values(
+    baseline: Baseline,
+    batches: Batch,
+    discount: Float[Array, ""] | float,
+    critic: Values | None,
+) -> tuple[Float[Array, "window episode time"], Float[Array, "window episode time"]]:
+    """V of every observation and of its successor; zero for a baseline without values."""
+    if baseline == "critic":
+        if critic is None:
+            raise ValueError(
+                "baseline='critic' needs a critic; train with an algorithm, or pass one."
+            )
+        return critic(batches.observations), critic(batches.next_observations)
+    if baseline == "linear":
+        ended = batches.terminated | batches.truncated
+        returns = returns_to_go(batches.rewards, ended, batches.mask, discount)
+        fitted = linear_values(batches.observations, returns, batches.mask)
+        return fitted(batches.observations), fitted(batches.next_observations)
+    return jnp.zeros_like(batches.rewards), jnp.zeros_like(batches.rewards)
+
+
+def estimates(
+    batches: Batch,
+    advantages: Float[Array, "window episode time"],
+    values: Float[Array, "window episode time"] | None,
+    corrections: Float[Array, "window episode time"],
+    standardise: bool,
+) -> Estimates:
+    """What an estimator gives back: zero in padding, standardised if asked for.
+
+    Args:
+        batches: what the estimates are of.
+        advantages: of every transition.
+        values: V(s) as it is, None where there are none.
+        corrections: what V(s) should be minus what it is.
+        standardise: whether advantages get mean 0 and standard deviation 1.
+    """
+    mask = batches.mask
+    if standardise:
+        advantages = _standardised(advantages, mask)
+    targets = corrections if values is None else values + corrections
+    return Estimates(
+        advantages=where_mask(mask, advantages),
+        targets=where_mask(mask, targets),
+        values=None if values is None else where_mask(mask, values),
+    )
+
+
+def _check_values(advantages: GAE | VTrace) -> None:
+    """Raise unless there are values to build on."""
+    check_name("baseline", advantages.baseline, get_args(Baseline))
+    remedy = "give a number in [0, 1]"
+    check_number("gae_lambda", advantages.gae_lambda, low=0, high=1, remedy=remedy)
+    if advantages.baseline not in ("linear", "critic"):
+        raise ValueError(
+            f"{type(advantages).__name__} needs values to build on, which "
+            f"baseline={advantages.baseline!r} has not; use baseline='critic' or 'linear'."
+        )
 
 
 def vtrace(
@@ -146,16 +281,16 @@ def vtrace(
     values: Float[Array, "*row time"],
     next_values: Float[Array, "*row time"],
     discount: Float[Array, ""] | float,
-    decay: Float[Array, ""] | float,
+    trace_decay: Float[Array, ""] | float,
     rho: Float[Array, "*row time"],
     c: Float[Array, "*row time"],
 ) -> tuple[Float[Array, "*row time"], Float[Array, "*row time"]]:
-    """A_t and v_t − V(s_t), the two lines at the top of this file, with `decay` = γλ."""
+    """A_t and v_t − V(s_t), the two lines at the top of this file, with `trace_decay` = γλ."""
     mask = batches.mask
-    δ = where_mask(
-        mask, batches.rewards + discount * jnp.where(batches.terminated, 0, next_values) - values
-    )
-    decay = jnp.where(batches.terminated | batches.truncated | ~mask, 0, decay).astype(δ.dtype)
+    next_values = jnp.where(batches.terminated, 0, next_values)
+    δ = where_mask(mask, batches.rewards + discount * next_values - values)
+    ended = batches.terminated | batches.truncated | ~mask
+    decay = jnp.where(ended, 0, trace_decay).astype(δ.dtype)
     corrections = discounted_sums(rho * δ, decay * c)
     following = jnp.concatenate(
         [corrections[..., 1:], jnp.zeros_like(corrections[..., :1])], axis=-1
@@ -169,10 +304,12 @@ def returns_to_go(
     mask: Bool[Array, "*row time"],
     discount: Float[Array, ""] | float,
 ) -> Float[Array, "*row time"]:
-    """R_t = r_t + γ R_{t+1}, which stops at the end of an episode and of the batch (nothing is bootstrapped)."""
-    return discounted_sums(
-        where_mask(mask, rewards), jnp.where(ended | ~mask, 0, discount).astype(rewards.dtype)
-    )
+    """R_t = r_t + γ R_{t+1}, which stops at the end of an episode and of the batch.
+
+    Nothing is bootstrapped.
+    """
+    decay = jnp.where(ended | ~mask, 0, discount).astype(rewards.dtype)
+    return discounted_sums(where_mask(mask, rewards), decay)
 
 
 def discounted_sums(

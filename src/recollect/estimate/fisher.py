@@ -1,10 +1,16 @@
-"""The reweighed Fisher matrix as a linear operator, Equation (5) without its damping."""
+"""The reweighed Fisher matrix as a linear operator, Equation (5) without its damping.
+
+A Fisher kind says which scores it is made of.
+"""
+
+import abc
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from recollect.policies.scores import AbstractScores, fold
+from recollect.memory.rows import Window
+from recollect.policies.scores import AbstractScores, expected_score_matrix, fold
 
 MATRIX_CHUNK = 1024
 """Rows whose scores are written out at a time, so that they stay in cache."""
@@ -69,6 +75,34 @@ class Fisher(eqx.Module):
         indices = jnp.minimum(jnp.searchsorted(jnp.cumsum(probability), steps), len(part) - 1)
         expected = jnp.maximum(rows * probability[indices], jnp.finfo(part.dtype).tiny)
         return Fisher(self.scores.take(indices), coefficients[indices] / expected, jnp.array(rows))
+
+
+class AbstractFisherKind(eqx.Module):
+    """Which estimate of the Fisher matrix is taken."""
+
+    @abc.abstractmethod
+    def __call__(self, window: Window) -> Fisher:
+        """F̂ over the window, without damping."""
+
+
+class ScoreFisher(AbstractFisherKind):
+    """Weighted outer products of the scores of the actions taken, the paper's Equation (5)."""
+
+    def __call__(self, window):
+        scores = window.rows.scores.states(0, window.bound)
+        return Fisher(scores=scores, coefficients=window.coefficients(), count=window.count)
+
+
+class ExpectedFisher(AbstractFisherKind):
+    """The mean over actions in closed form, state by state; for policies with an MLP.
+
+    The closed form has integrated the actions out, so that how likely they were no longer concerns
+    it: states count by the ratio of occupancies, where the weight rule knows it, and else alike.
+    """
+
+    def __call__(self, window):
+        scores = expected_score_matrix(window.rows.policy, window.rows.observations[: window.bound])
+        return Fisher(scores=scores, coefficients=window.state_coefficients(), count=window.count)
 
 
 def _of_each(scores: AbstractScores, coefficients: Float[Array, " state"]) -> Float[Array, " row"]:

@@ -1,15 +1,42 @@
-"""The reweighed policy gradient, Equation (3)."""
+"""The reweighed policy gradient, Equation (3), over the window and from each age alone."""
 
+import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Int
 
-from recollect.policies.scores import AbstractScores, fold
+from recollect.memory.rows import Rows, Window, weight_by_age
+from recollect.policies.scores import fold
 
 
-def policy_gradient(
-    scores: AbstractScores,
-    coefficients: Float[Array, " row"],
-    advantages: Float[Array, " row"],
-    count: Int[Array, ""],
-) -> Float[Array, " d"]:
-    """Σ_i c_i A_i ∇log π(a_i|s_i), where the c_i are importance weights divided by their normaliser."""
-    return fold(lambda scores, u: scores.pull(u), scores, coefficients * advantages, count)
+def policy_gradient(window: Window, advantages: Float[Array, " newest"]) -> Float[Array, " d"]:
+    """Σ_i c_i A_i ∇log π(a_i|s_i), where the c_i are importance weights over their denominator."""
+    scores = window.rows.scores.states(0, window.bound)
+    terms = window.coefficients() * advantages
+    return fold(lambda scores, u: scores.pull(u), scores, terms, window.count)
+
+
+def gradient_by_age(rows: Rows, advantages: Float[Array, " newest"]) -> Float[Array, "age d"]:
+    """Σ ω s A ∇log π / S_j over the rows of each age, so that Σ_j α_j g_j is the gradient.
+
+    (Up to the denominator of the weight rule, which may look at all ages at once.)
+    """
+    packing = rows.packing
+    size = packing.per_batch
+    ages = len(advantages) // size
+    terms = rows.weights[: len(advantages)] * rows.state_weights[: len(advantages)] * advantages
+    starts = jnp.cumsum(packing.counts)[:ages] - packing.counts[:ages]
+    if packing.source is None:
+        starts = jnp.arange(ages) * size
+    ends = starts + (size if packing.source is None else packing.counts[:ages])
+
+    def one(span: tuple[Int[Array, ""], Int[Array, ""]]) -> Float[Array, " d"]:
+        start, end = span
+        # A slice that would leave the array begins earlier; rows of other ages count zero.
+        first = jnp.minimum(start, len(rows.weights) - size)
+        at = first + jnp.arange(size)
+        own = jnp.where((at >= start) & (at < end), terms[jnp.minimum(at, len(terms) - 1)], 0)
+        return rows.scores.states(first, size).pull(own)
+
+    totals = weight_by_age(rows)[:ages]
+    sums = lax.map(one, (starts, ends))
+    return sums / jnp.where(totals > 0, totals, 1)[:, None]

@@ -1,60 +1,220 @@
-"""Importance weights: how likely the current policy is to have produced an old transition.
+"""Weight rules: how much an old transition counts under the current policy.
 
-Everything stays in logs until the last line of `Weights.__call__`, the only exponential.
+A rule turns what the current policy says of the stored rows (`View`) into importance weights. What
+it has to remember of each batch beside the batch itself, it keeps in a part of the history that is
+its own. To bring a rule, derive from `AbstractWeightRule`; `examples/weight_rule.py` is one.
 """
 
-from typing import Literal, get_args
+import abc
+from typing import Any, Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from recollect.checks import check_name, check_number
-from recollect.tree import where_mask
+from recollect.batch import Batch
+from recollect.checks import check_number
+from recollect.envs.base import AbstractOracle
+from recollect.policies import AbstractPolicy
 
-Ratio = Literal["policy", "occupancy"]
+
+class View(eqx.Module):
+    """What a weight rule sees: one row for each stored transition, newest batch first."""
+
+    policy: AbstractPolicy
+    """π, the current policy."""
+    observations: Float[Array, "row ..."]
+    actions: Shaped[Array, "row ..."]
+    log_ratio: Float[Array, " row"]
+    """log π(a|s) / μ(a|s), where μ is the policy that acted; zero in padding."""
+    age: Int[Array, " row"]
+    """Updates since the batch of a row arrived."""
+    mask: Bool[Array, " row"]
+    """False in padding, whose weight has no meaning."""
+    memory: Any
+    """What the rule remembered, with rows in place of the axes window, episode, time."""
 
 
-class Weights(eqx.Module):
-    """From log-ratio to weight."""
+class AbstractWeightRule(eqx.Module):
+    """How importance weights are made.
 
-    ratio: Ratio = eqx.field(static=True, default="policy")
-    """`policy`: π_n(a|s) / π_m(a|s), the paper's practical ω̂ (section 3.3). `occupancy`: d^{π_n}(s, a) / d^{π_m}(s, a),
-    Equation (4), where the environment knows it."""
+    A rule of one's own has to say `weights`; the other methods have defaults that suit a rule that
+    looks at nothing but the view.
+    """
+
+    def init(self, batches: Batch) -> Any:
+        """What is remembered beside an empty history.
+
+        Args:
+            batches: the stored batches; all arrays begin with the axes window, episode, time.
+
+        Returns:
+            A pytree of arrays that begin with the same axes; nothing by default.
+        """
+        del batches
+        return None
+
+    def remember(self, memory: Any, batches: Batch, policy: AbstractPolicy) -> Any:
+        """What is remembered after a new batch has been stored.
+
+        Args:
+            memory: what was remembered before.
+            batches: the stored batches, the new one first.
+            policy: that acted in the new one.
+
+        Returns:
+            The new memory, with its entry of the newest batch first.
+        """
+        del batches, policy
+        return memory
+
+    @abc.abstractmethod
+    def weights(self, view: View) -> Float[Array, " row"]:
+        """ω of every row; what it is in padding does not matter, if it is finite."""
+
+    def occupancy_ratio(self, view: View) -> Float[Array, " row"]:
+        """The part of ω that is about states alone, d^π(s) / d^μ(s): one, if the rule leaves it out.
+
+        What has integrated the actions out, as the closed form of the Fisher matrix, is weighed by it.
+        """
+        return jnp.ones_like(view.log_ratio)
+
+    def denominator(
+        self, weights: Float[Array, " row"], state_weights: Float[Array, " row"]
+    ) -> Float[Array, ""]:
+        """What the weighted sum is divided by: the number of transitions.
+
+        Args:
+            weights: ω of every row.
+            state_weights: 1 for a transition that counts fully, 0 for padding.
+        """
+        del weights
+        return positive(state_weights.sum())
+
+
+class PolicyRatio(AbstractWeightRule):
+    """ω̂ = π(a|s) / μ(a|s), the paper's practical ratio (section 3.3).
+
+    It corrects which actions were taken, not which states were visited.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG(window=10, weights=rc.PolicyRatio(truncate=2.0)).weights.truncate
+        2.0
+    """
+
     truncate: float = float("inf")
     """Largest weight allowed."""
     self_normalise: bool = eqx.field(static=True, default=False)
-    """Divide by the sum of the weights instead of the number of transitions: a little bias for less variance."""
+    """Divide by the sum of the weights instead of the number of transitions: a little bias for less
+    variance."""
 
     def __check_init__(self):
-        check_name("ratio", self.ratio, get_args(Ratio))
-        check_number(
-            "truncate",
-            self.truncate,
-            low=0,
-            open_low=True,
-            infinite=True,
-            remedy="give the largest weight allowed, above 0",
+        check_truncation(self.truncate)
+
+    def weights(self, view):
+        return truncated(view.log_ratio, self.truncate)
+
+    def denominator(self, weights, state_weights):
+        return _denominator(self.self_normalise, weights, state_weights)
+
+
+class OccupancyRatio(AbstractWeightRule):
+    """ω = d^π(s, a) / d^μ(s, a), Equation (4), for environments that know their occupancy measure.
+
+    Unbiased if the current policy did not depend on the stored transitions. log d^μ(s) is kept
+    beside each batch, as μ itself is not.
+
+    Example:
+        >>> import recollect as rc
+        >>> env = rc.make("LQC")
+        >>> settings = dict(advantages=rc.ExactAdvantages(), weights=rc.OccupancyRatio())
+        >>> algorithm = rc.RNPG(window=3, discount=0.5, **settings)
+        >>> run = rc.train(env, algorithm, collector=rc.Draws(5), iterations=2)
+        >>> run.curves["ess_by_age"].shape
+        (1, 2, 3)
+    """
+
+    truncate: float = float("inf")
+    """Largest weight allowed."""
+    self_normalise: bool = eqx.field(static=True, default=False)
+    """Divide by the sum of the weights instead of the number of transitions."""
+    oracle: AbstractOracle | None = None
+    """The environment, which `train` fills in."""
+
+    def __check_init__(self):
+        check_truncation(self.truncate)
+
+    def init(self, batches):
+        return jnp.zeros_like(batches.rewards)
+
+    def remember(self, memory, batches, policy):
+        newest = jax.vmap(lambda episode: self._log_occupancy(episode, policy))(
+            batches.observations[0]
         )
+        return jnp.concatenate([newest[None], memory[:-1]])
 
-    def __call__(
-        self, log_ratio: Float[Array, "*row"], mask: Bool[Array, "*row"]
-    ) -> Float[Array, "*row"]:
-        """ω = min(exp(log_ratio), truncate), zero in padding."""
-        log_ratio = where_mask(mask, log_ratio)
-        return where_mask(mask, jnp.exp(jnp.minimum(log_ratio, jnp.log(self.truncate))))
+    def weights(self, view):
+        return truncated(view.log_ratio + self._log_occupancy_ratio(view), self.truncate)
 
-    def normaliser(
-        self, weights: Float[Array, " row"], importance: Float[Array, " row"]
-    ) -> Float[Array, ""]:
-        """What the weighted sum is divided by; `importance` is 1 for a transition that counts fully, 0 for padding."""
-        total = jnp.sum(weights * importance if self.self_normalise else importance)
-        return jnp.maximum(total, jnp.finfo(total.dtype).tiny)
+    def occupancy_ratio(self, view):
+        return truncated(self._log_occupancy_ratio(view), self.truncate)
+
+    def denominator(self, weights, state_weights):
+        return _denominator(self.self_normalise, weights, state_weights)
+
+    def _log_occupancy_ratio(self, view: View) -> Float[Array, " row"]:
+        now = self._log_occupancy(view.observations, view.policy)
+        return jnp.where(view.mask, now - view.memory, 0)
+
+    def _log_occupancy(
+        self, observations: Float[Array, "row ..."], policy: AbstractPolicy
+    ) -> Float[Array, " row"]:
+        """log d^π(s) of every row."""
+        oracle = self.oracle
+        if oracle is None:
+            raise ValueError(
+                "OccupancyRatio needs an environment that knows its occupancy measure; use LQC or "
+                "Tabular, or PolicyRatio()."
+            )
+        return jax.vmap(lambda observation: oracle.log_occupancy(policy, observation))(observations)
+
+
+Ratio = Literal["policy", "occupancy"]
+WEIGHT_RULES: dict[Ratio, type[PolicyRatio | OccupancyRatio]] = {
+    "policy": PolicyRatio,
+    "occupancy": OccupancyRatio,
+}
+"""By their short names."""
+
+
+def truncated(
+    log_weights: Float[Array, "*row"], most: Float[Array, ""] | float
+) -> Float[Array, "*row"]:
+    """min(exp(log_weights), most); the minimum is taken of logarithms, so that nothing overflows."""
+    return jnp.exp(jnp.minimum(log_weights, jnp.log(most)))
+
+
+def check_truncation(most: float) -> None:
+    """Raise unless weights could be cut there."""
+    remedy = "give the largest weight allowed, above 0"
+    check_number("truncate", most, low=0, open_low=True, infinite=True, remedy=remedy)
 
 
 def effective_sample_size(weights: Float[Array, "*row sample"]) -> Float[Array, "*row"]:
     """(Σω)² / Σω²: how many unweighted samples the weighted ones are worth; 0 where there are none."""
     # Scaled by the largest weight first, so that squares of large weights cannot overflow.
-    weights = weights / jnp.maximum(weights.max(-1, keepdims=True), jnp.finfo(weights.dtype).tiny)
+    weights = weights / positive(weights.max(-1, keepdims=True))
     square = jnp.sum(weights**2, -1)
-    return jnp.where(square > 0, jnp.sum(weights, -1) ** 2 / jnp.where(square > 0, square, 1), 0.0)
+    some = square > 0
+    return jnp.where(some, jnp.sum(weights, -1) ** 2 / jnp.where(some, square, 1), 0.0)
+
+
+def positive(value: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """The value, or where it is zero the smallest number that can be divided by."""
+    return jnp.maximum(value, jnp.finfo(value.dtype).tiny)
+
+
+def _denominator(self_normalise: bool, weights, state_weights) -> Float[Array, ""]:
+    return positive(jnp.sum(weights * state_weights if self_normalise else state_weights))

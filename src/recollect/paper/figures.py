@@ -19,7 +19,7 @@ from recollect.paper.fresh import FreshCell
 from recollect.paper.protocol import CARTPOLE, EXPLICIT, PENDULUM, Problem, Protocol, Scale
 from recollect.report.plot import COLOURS, learning_curves
 from recollect.statistics import standard_error
-from recollect.step.solve import Solver
+from recollect.step.solve import Auto
 from recollect.theory.findings import Findings, panels
 
 
@@ -192,7 +192,7 @@ class RunningTime(AbstractFigure):
 
     def cells(self, protocol, scale):
         found = {}
-        for explicit, solver in (("", Solver()), ("explicit ", EXPLICIT)):
+        for explicit, solver in (("", Auto()), ("explicit ", EXPLICIT)):
             for window in scale.windows:
                 for fisher_window in sorted({window, min(window, protocol.window)}):
                     name = f"time-{explicit.strip()}{window}-{fisher_window}"

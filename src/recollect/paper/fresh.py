@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from recollect.algorithms import PG, VPG
-from recollect.algorithms.base import judge, reweighed_gradient
+from recollect.algorithms.base import Start, reweighed_gradient
 from recollect.batch import Batch
 from recollect.collect.compiled import Episodes
+from recollect.collect.rollout import Rollout
 from recollect.envs import make
 from recollect.memory.history import History
 from recollect.memory.rows import recall
@@ -73,11 +74,12 @@ class FreshCell(AbstractCell):
             PG(window=window, discount=algorithm.discount, advantages=algorithm.advantages)
             for window in self.windows
         ]
-        history, found = History.empty(first, max(self.windows)), []
+        rule = algorithm.weights
+        history, found = History.empty(first, max(self.windows), rule), []
         for n in range(1, max(self.looks) + 1):
             key_batch, key_update, key_fresh = jax.random.split(jax.random.fold_in(key, n), 3)
             batch = draw(key_batch, state.policy, cell.episodes)
-            history, _ = history.push(batch)
+            history, _ = history.push(batch, state.policy, rule)
             if n in self.looks:
                 fresh = draw(key_fresh, state.policy, self.fresh_episodes)
                 true = _gradient(
@@ -156,11 +158,11 @@ def fresh_table(cells: Mapping[str, FreshCell], folder: Path) -> list[str]:
 
 
 def _newest(history: History, window: int) -> History:
-    return History(jax.tree.map(lambda x: x[:window], history.batches))
+    return jax.tree.map(lambda x: x[:window], history)
 
 
 def _only(batch: Batch) -> History:
-    return History(jax.tree.map(lambda x: x[None], batch))
+    return History(batches=jax.tree.map(lambda x: x[None], batch), memory=None)
 
 
 @jit
@@ -170,12 +172,12 @@ def _draw(collector, key, env, policy):
 
 @jit
 def _update(algorithm, state, batch, key):
-    return algorithm.update(state, batch, key)
+    return algorithm.update(state, Rollout.of(batch), key)
 
 
 @jit
 def _gradient(algorithm, state, history):
     state = dataclasses.replace(state, history=history)
-    recalled = recall(history, state.policy, algorithm.weights)
-    advantages = judge(algorithm, state, recalled, None, jax.random.key(0))[0]
-    return reweighed_gradient(algorithm, recalled, advantages)
+    rows = recall(history, state.policy, algorithm.weights)
+    start = Start(state=state, reference=state.policy, usable=jnp.array(True), rows=rows)
+    return reweighed_gradient(algorithm, start)

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from recollect.algorithms import PPO, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG, AbstractAlgorithm
 from recollect.algorithms.control import equal_steps_control
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import GAE, AbstractAdvantages, Returns
 from recollect.estimate.critic import Critic
 from recollect.policies.architecture import Architecture
-from recollect.step.solve import Solver
+from recollect.step.solve import AbstractSolver, Auto, Cholesky
 from recollect.theory import Normality
 
 
@@ -73,7 +73,7 @@ class Protocol:
     estimator.”"""
     seeds: int = 50
     """“The reward is averaged over 50 macro replications.”"""
-    advantages: Advantages = dataclasses.field(default=Advantages("return", "mean"))
+    advantages: AbstractAdvantages = dataclasses.field(default=Returns())
     """Not stated; returns-to-go minus their mean over the window, the simplest estimate under which the claims show in a prototype."""
     clip: float = 0.2
     """“The clip ratio ε is set to 0.2.”"""
@@ -103,7 +103,7 @@ class Protocol:
         return {"VPG": VPG(**settings), "RPG": RPG(self.window, **settings)}
 
     def rnpg(
-        self, window: int, fisher_window: int | None = None, solver: Solver = Solver()
+        self, window: int, fisher_window: int | None = None, solver: AbstractSolver = Auto()
     ) -> AbstractAlgorithm:
         return RNPG(window, fisher_window or window, solver=solver, **self._natural)
 
@@ -128,9 +128,7 @@ class Protocol:
         settings: dict[str, Any] = dict(
             discount=self.discount, damping=self.damping, target_kl=self.target_kl
         )
-        settings |= dict(
-            advantages=Advantages("gae", "critic", standardise=True), critic=self.critic
-        )
+        settings |= dict(advantages=GAE(standardise=True), critic=self.critic)
         return TRPO(**settings) if window == 1 else RTRPO(window, **settings)
 
     def policy(self, problem: Problem) -> Architecture:
@@ -160,7 +158,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 }
 """The first is the main one; the heads differ on the pendulum alone."""
 
-EXPLICIT = Solver("cholesky")
+EXPLICIT = Cholesky()
 """“The computational complexity of computing the inverse FIM estimator in RNPG is O(KBd² + d³)”: the matrix written out and factored."""
 
 

@@ -58,7 +58,7 @@ class AbstractScores(eqx.Module):
         """‖∇log π(a|s)‖² of every row, or ones where that would cost as much as J."""
 
     @abc.abstractmethod
-    def rows(self, start: Shaped[Array, ""] | int, size: int) -> "AbstractScores":
+    def states(self, start: Shaped[Array, ""] | int, size: int) -> "AbstractScores":
         """The scores of `size` states from `start` on."""
 
     @abc.abstractmethod
@@ -127,7 +127,7 @@ class LayerScores(AbstractScores):
         layers = sum((jnp.sum(x**2, 0) + bias) * jnp.sum(δ**2, 0) for x, δ, bias in self._layers())
         return layers + jnp.sum(self.head**2, 0)
 
-    def rows(self, start: Shaped[Array, ""] | int, size: int) -> "LayerScores":
+    def states(self, start: Shaped[Array, ""] | int, size: int) -> "LayerScores":
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size, axis=1), self)
 
     def take(self, indices: Int[Array, " sample"]) -> "LayerScores":
@@ -189,7 +189,7 @@ class SharedScores(AbstractScores):
         layers = sum((square(x) + bias)[:, None] * square(δ) for x, δ, bias in self._layers())
         return (layers + square(self.head)).ravel()
 
-    def rows(self, start: Shaped[Array, ""] | int, size: int) -> "SharedScores":
+    def states(self, start: Shaped[Array, ""] | int, size: int) -> "SharedScores":
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), self)
 
     def take(self, indices: Int[Array, " sample"]) -> LayerScores:
@@ -244,7 +244,7 @@ class TracedScores(AbstractScores):
     def squared_norms(self) -> Float[Array, " row"]:
         return jnp.ones(self.shape[1])
 
-    def rows(self, start: Shaped[Array, ""] | int, size: int) -> "TracedScores":
+    def states(self, start: Shaped[Array, ""] | int, size: int) -> "TracedScores":
         cut = lambda x: lax.dynamic_slice_in_dim(x, start, size)
         return TracedScores(self.policy, cut(self.observations), cut(self.actions))
 
@@ -265,7 +265,7 @@ def fold(
         return term(scores, coefficients)
 
     def chunk(start, size):
-        return term(scores.rows(start, size), lax.dynamic_slice_in_dim(coefficients, start, size))
+        return term(scores.states(start, size), lax.dynamic_slice_in_dim(coefficients, start, size))
 
     whole, rest = divmod(states, size)
     shape = jax.eval_shape(lambda: chunk(0, size))
@@ -310,7 +310,8 @@ def expected_score_matrix(
     if not isinstance(policy, Policy) or not isinstance(policy.network, MLP):
         kind = type(policy.network if isinstance(policy, Policy) else policy).__name__
         raise ValueError(
-            f"fisher='expected' needs a Policy with an MLP, whose closed form is known, and not {kind}; use fisher='score'."
+            "ExpectedFisher needs a Policy with an MLP, whose closed form is known, and not "
+            f"{kind}; use ScoreFisher()."
         )
     network, head = policy.network, policy.head
 

@@ -5,9 +5,11 @@ import jax
 import jax.numpy as jnp
 
 from recollect.algorithms import AbstractAlgorithm
+from recollect.algorithms.base import needs_oracle
 from recollect.collect.compiled import Draws, Occupancy
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import LQC, AbstractEnv, AbstractOracle, HostEnv
+from recollect.estimate.advantages import ExactAdvantages
 from recollect.policies import (
     Policy,
     Probabilities,
@@ -23,14 +25,16 @@ def check_draws(algorithm: AbstractAlgorithm, collector: AbstractCollector) -> N
     if not isinstance(collector, Draws | Occupancy):
         return
     name, advantages = type(collector).__name__, algorithm.advantages
-    if advantages.estimator != "exact" and advantages.baseline != "critic":
+    if not isinstance(advantages, ExactAdvantages) and not advantages.needs_critic:
         raise ValueError(
-            f"{name} collects single steps, of which estimator={advantages.estimator!r} with baseline={advantages.baseline!r} sees "
-            "the immediate reward alone; use estimator='exact' where the environment knows it, or baseline='critic'."
+            f"{name} collects single steps, of which {type(advantages).__name__} without a critic "
+            "sees the immediate reward alone; use ExactAdvantages() where the environment knows "
+            "them, or baseline='critic'."
         )
     if algorithm.discount_states:
         raise ValueError(
-            f"discount_states=True would discount twice, as {name} draws states by γ^t already; leave it out."
+            f"discount_states=True would discount twice, as {name} draws states by γ^t already; "
+            "leave it out."
         )
 
 
@@ -90,12 +94,14 @@ def check_fit(
             f"discount={float(algorithm.discount):g} of the algorithm differs from discount={float(env.discount):g} of {name}; "
             f"give the algorithm discount={float(env.discount):g}."
         )
-    exact = algorithm.advantages.estimator == "exact" or algorithm.weights.ratio == "occupancy"
+    exact = needs_oracle(algorithm)
     if exact and not isinstance(env, AbstractOracle):
         raise ValueError(
-            f"{name} does not know its exact advantages and occupancies; use estimator='return' and ratio='policy'."
+            f"{name} does not know its exact advantages and occupancies; use Returns() and "
+            "PolicyRatio()."
         )
     if exact and isinstance(env, LQC) and not isinstance(policy, ShiftPolicy):
         raise ValueError(
-            f"policy is a {type(policy).__name__}, but LQC knows exact answers for ShiftPolicy alone; use that."
+            f"policy is a {type(policy).__name__}, but LQC knows exact answers for ShiftPolicy "
+            "alone; use that."
         )

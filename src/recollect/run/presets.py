@@ -24,10 +24,11 @@ from recollect.algorithms import (
 from recollect.checks import check_name
 from recollect.collect.compiled import Episodes, Steps
 from recollect.collect.rollout import AbstractCollector
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import VTrace
 from recollect.estimate.critic import Critic
+from recollect.estimate.fisher import ExpectedFisher
 from recollect.policies.architecture import Architecture
-from recollect.step.solve import Solver
+from recollect.step.solve import Auto, ConjugateGradients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +48,18 @@ def preset(algorithm: str, env: str) -> Preset:
 
 
 def default_preset(algorithm: str) -> Preset:
-    """The defaults of a named algorithm: the paper's four whole trajectories, or fixed steps where a critic bootstraps."""
+    """The defaults of a named algorithm."""
     settings = ALGORITHMS[algorithm]()
-    bootstraps = settings.advantages.baseline == "critic"
-    return Preset(settings, Steps(8, 64) if bootstraps else Episodes(4))
+    return Preset(settings, default_collector(settings))
 
 
-PLAIN = Advantages("vtrace", "critic", gae_lambda=0.98)
-SCALED = Advantages("vtrace", "critic", standardise=True)
+def default_collector(algorithm: AbstractAlgorithm) -> AbstractCollector:
+    """The paper's four whole trajectories, or fixed steps where a critic bootstraps."""
+    return Steps(8, 64) if algorithm.advantages.needs_critic else Episodes(4)
+
+
+PLAIN = VTrace(gae_lambda=0.98)
+SCALED = VTrace(standardise=True)
 CRITIC = Critic(learning_rate=3e-3, minibatch=128)
 
 
@@ -62,7 +67,7 @@ def _gradients(discount: float, policy: Architecture) -> dict[str, Preset]:
     """Plain and natural gradients: Adam for the one, a fixed multiple of the direction for the other."""
     shared: dict[str, Any] = dict(discount=discount, advantages=SCALED, critic=CRITIC)
     plain: dict[str, Any] = dict(optimizer="adam", learning_rate=0.01)
-    natural: dict[str, Any] = dict(fisher="expected", damping=0.01, learning_rate=0.1)
+    natural: dict[str, Any] = dict(fisher=ExpectedFisher(), damping=0.01, learning_rate=0.1)
     algorithms = {
         "vpg": VPG(**shared, **plain),
         "rpg": RPG(window=4, **shared, **plain),
@@ -78,7 +83,7 @@ def _balancing(
     """For poles on carts, where every step pays the same until the pole falls."""
     shared: dict[str, Any] = dict(discount=discount, advantages=PLAIN, critic=CRITIC)
     trust: dict[str, Any] = dict(
-        fisher="expected", damping=0.01, target_kl=radius, max_length=max_length
+        fisher=ExpectedFisher(), damping=0.01, target_kl=radius, max_length=max_length
     )
     clip: dict[str, Any] = dict(learning_rate=3e-3, optimizer=f"adam:{epsilon}")
     return {
@@ -93,7 +98,7 @@ def _balancing(
 def _swinging(discount: float, policy: Architecture) -> dict[str, Preset]:
     """For pendulums that have to be swung up, where there is always something left to gain."""
     shared: dict[str, Any] = dict(discount=discount, advantages=SCALED, critic=CRITIC)
-    trust: dict[str, Any] = dict(fisher="expected", damping=0.01, target_kl=0.02)
+    trust: dict[str, Any] = dict(fisher=ExpectedFisher(), damping=0.01, target_kl=0.02)
     clip: dict[str, Any] = dict(learning_rate=3e-3)
     algorithms = {
         "trpo": TRPO(**shared, **trust),
@@ -119,12 +124,15 @@ def _running(
     """For bodies that learn to run. The first spread of actions decides most: what throws a hopper over sets a cheetah in motion."""
     shared: dict[str, Any] = dict(
         discount=discount,
-        advantages=Advantages("vtrace", "critic", gae_lambda=gae_lambda, standardise=True),
+        advantages=VTrace(gae_lambda=gae_lambda, standardise=True),
     )
     # The closed form has several rows for each state, so one batch of states is enough for the Fisher matrix, and with
     # so much damping a preconditioner from few rows takes as many steps, each in less time.
     natural: dict[str, Any] = dict(
-        fisher="expected", fisher_window=1, damping=damping, solver=Solver(preconditioner_rows=128)
+        fisher=ExpectedFisher(),
+        fisher_window=1,
+        damping=damping,
+        solver=Auto(ConjugateGradients(preconditioner_rows=128)),
     )
     natural |= dict(
         target_kl=radius, critic=Critic(learning_rate=1e-3, epochs=20, minibatch=128, fit="batch")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from recollect.checks import check_name, check_number
+from recollect.checks import check_number
 from recollect.tree import Module, split_parameters
 
 
@@ -97,27 +97,3 @@ def _onto_simplex(
 def _map_arrays(function, policy: Module) -> Module:
     parameters, rest = split_parameters(policy)
     return eqx.combine(jax.tree.map(function, parameters), rest)
-
-
-def parse_projection(text: str) -> AbstractProjection:
-    """A projection from its short form on the command line: `none`, `box:-1:1`, `ball:5`, `simplex`, `simplex:0.01`."""
-    kinds = {
-        "none": (Unconstrained, 0, 0),
-        "box": (Box, 2, 2),
-        "ball": (Ball, 1, 1),
-        "simplex": (Simplex, 0, 1),
-    }
-    name, *words = text.split(":")
-    check_name("project", name, kinds)
-    kind, least, most = kinds[name]
-    try:
-        numbers = [float(word) for word in words]
-    except ValueError:
-        raise ValueError(
-            f"project={text!r} holds something that is not a number; write for example box:-1:1."
-        ) from None
-    if not least <= len(numbers) <= most:
-        raise ValueError(
-            f"project={text!r} has {len(numbers)} numbers; write none, box:LOW:HIGH, ball:RADIUS or simplex[:FLOOR]."
-        )
-    return kind(*numbers)

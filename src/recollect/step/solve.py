@@ -9,11 +9,13 @@ With N rows, d parameters and k steps of conjugate gradients the operations are 
 Conjugate gradients are preconditioned by a direct solve on a few hundred well-chosen rows. That is
 what makes them exact enough: in training on cartpole (N = 8,000, d = 226, ε = 1e-3) they reach a
 residual of 1 % in about 5 steps, against 39 without, and 10 plain steps leave a residual of 12–20 %.
-Starting from the previous direction saves nothing there, because the gradient's noise turns the direction anew.
+Starting from the previous direction saves nothing there, because the gradient's noise turns the
+direction anew.
 """
 
+import abc
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -23,13 +25,14 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 from lineax.internal import two_norm
 
-from recollect.checks import check_count, check_name, check_number
+from recollect.checks import check_count, check_number
 from recollect.estimate.fisher import Fisher
 
-Method = Literal["auto", "cholesky", "sample", "cg"]
+Method = Literal["cholesky", "sample", "cg"]
 Inverse = Callable[[Float[Array, " d"]], Float[Array, " d"]]
 ROUNDING = 32.0
-"""Rounding errors of a matrix, in units of the machine's and of its trace, that the preconditioner is damped against."""
+"""Rounding errors of a matrix that the preconditioner is damped against, in units of the machine's
+and of its trace."""
 WORST_RESIDUAL = 0.5
 """Relative residual above which a direction is not taken."""
 
@@ -51,38 +54,28 @@ class Solution(eqx.Module):
         return self.residual <= WORST_RESIDUAL
 
 
-class Solver(eqx.Module):
-    """How the natural gradient is solved for."""
+class AbstractSolver(eqx.Module):
+    """How the natural gradient is solved for. A solver of one's own has to say `direction`."""
 
-    method: Method = eqx.field(static=True, default="auto")
-    """`cholesky`, `sample` and `cg` as above; `auto` picks one by its cost."""
-    tolerance: float = 1e-2
-    """Relative residual at which conjugate gradients stop."""
-    max_steps: int = eqx.field(static=True, default=100)
-    """Products with F after which conjugate gradients stop in any case."""
-    preconditioner_rows: int = eqx.field(static=True, default=512)
-    """Rows from which a direct solve preconditions conjugate gradients; 0 for none."""
-    warm_start: bool = eqx.field(static=True, default=False)
-    """Start conjugate gradients from the previous iteration's direction."""
+    @abc.abstractmethod
+    def direction(
+        self,
+        fisher: Fisher,
+        gradient: Float[Array, " d"],
+        damping: Float[Array, ""] | float,
+        guess: Float[Array, " d"],
+    ) -> tuple[Float[Array, " d"], Int[Array, ""]]:
+        """x with (F + εI) x ≈ g.
 
-    def __check_init__(self):
-        check_name("method", self.method, get_args(Method))
-        check_number(
-            "tolerance",
-            self.tolerance,
-            low=0,
-            high=1,
-            open_low=True,
-            open_high=True,
-            remedy="give a relative residual between 0 and 1",
-        )
-        check_count("max_steps", self.max_steps)
-        check_number(
-            "preconditioner_rows",
-            self.preconditioner_rows,
-            low=0,
-            remedy="give a number of rows, 0 for no preconditioner",
-        )
+        Args:
+            fisher: F, by its products or written out.
+            gradient: g.
+            damping: ε.
+            guess: the direction of the iteration before.
+
+        Returns:
+            x, and how many products with F it took, 0 for direct methods.
+        """
 
     def __call__(
         self,
@@ -91,18 +84,8 @@ class Solver(eqx.Module):
         damping: Float[Array, ""] | float,
         guess: Float[Array, " d"],
     ) -> Solution:
-        """x, by plain conjugate gradients where rounding has spoilt the method of choice."""
-        method = (
-            cheapest(*fisher.shape, fisher.scores.rank) if self.method == "auto" else self.method
-        )
-        if method == "cg":
-            start = guess if self.warm_start else None
-            direction, steps = self._conjugate_gradients(
-                fisher, gradient, damping, self.preconditioner_rows, start
-            )
-        else:
-            inverse = _direct(fisher, damping, method)
-            direction, steps = inverse(gradient), jnp.zeros((), jnp.int32)
+        """x and its residual, by plain conjugate gradients where rounding has spoilt `direction`."""
+        direction, steps = self.direction(fisher, gradient, damping, guess)
         solution = _judged(fisher, gradient, damping, direction, steps)
         if fisher.shape[0] == 1:  # A division needs no second try.
             return solution
@@ -110,38 +93,68 @@ class Solver(eqx.Module):
         def again() -> Solution:
             # Where both branches run side by side, a system of zeros takes no steps.
             right = jnp.where(solution.solved, 0, gradient)
-            direction, steps = self._conjugate_gradients(
-                fisher, right, damping, preconditioner_rows=0
-            )
+            direction, steps = PLAIN.direction(fisher, right, damping, guess)
             return _judged(fisher, gradient, damping, direction, solution.steps + steps)
 
         return lax.cond(solution.solved, lambda: solution, again)
 
-    def _conjugate_gradients(
-        self,
-        fisher,
-        gradient,
-        damping,
-        preconditioner_rows: int,
-        start: Float[Array, " d"] | None = None,
-    ):
+
+class Cholesky(AbstractSolver):
+    """Write the d×d matrix out and factor it."""
+
+    def direction(self, fisher, gradient, damping, guess):
+        del guess
+        return _factored(fisher.matrix(), damping)(gradient), jnp.zeros((), jnp.int32)
+
+
+class SampleSpace(AbstractSolver):
+    """Factor the N×N matrix that the Woodbury identity leads to, for few rows."""
+
+    def direction(self, fisher, gradient, damping, guess):
+        del guess
+        inverse = _refined(fisher, damping, _sample_space(fisher, fisher.gram(), damping))
+        return inverse(gradient), jnp.zeros((), jnp.int32)
+
+
+class ConjugateGradients(AbstractSolver):
+    """Products with F only, preconditioned by a direct solve on a few rows."""
+
+    tolerance: float = 1e-2
+    """Relative residual at which they stop."""
+    max_steps: int = eqx.field(static=True, default=100)
+    """Products with F after which they stop in any case."""
+    preconditioner_rows: int = eqx.field(static=True, default=512)
+    """Rows from which a direct solve preconditions them; 0 for none."""
+    warm_start: bool = eqx.field(static=True, default=False)
+    """Start from the previous iteration's direction."""
+
+    def __check_init__(self):
+        remedy = "give a relative residual between 0 and 1"
+        check_number(
+            "tolerance", self.tolerance, low=0, high=1, open_low=True, open_high=True, remedy=remedy
+        )
+        check_count("max_steps", self.max_steps)
+        remedy = "give a number of rows, 0 for no preconditioner"
+        check_number("preconditioner_rows", self.preconditioner_rows, low=0, remedy=remedy)
+
+    def direction(self, fisher, gradient, damping, guess):
         # In units where the damping is 1 and ‖g‖ = 1 the solution is at most as large as the right
-        # side, and the error at most as large as the residual: one absolute tolerance serves for both.
+        # side, and the error at most as large as the residual: one absolute tolerance serves for
+        # both.
         norm = jnp.linalg.norm(gradient)
         scale = jnp.where(norm > 0, norm, 1)
+        shape = jax.ShapeDtypeStruct(gradient.shape, gradient.dtype)
         symmetric = lambda function: lx.FunctionLinearOperator(
-            function,
-            jax.ShapeDtypeStruct(gradient.shape, gradient.dtype),
-            lx.positive_semidefinite_tag,
+            function, shape, lx.positive_semidefinite_tag
         )
-        right, options = gradient / scale, {}
-        if 0 < preconditioner_rows < fisher.shape[1]:
-            few = fisher.sample(preconditioner_rows)
-            rough, eased = _preconditioner(few, damping)
+        right = gradient / scale
+        options = {}
+        if 0 < self.preconditioner_rows < fisher.shape[1]:
+            rough, eased = _preconditioner(fisher.sample(self.preconditioner_rows), damping)
             options["preconditioner"] = symmetric(lambda y: rough(y) * eased)
             options["y0"] = rough(right) * damping
-        if start is not None:
-            options["y0"] = start * (damping / scale)
+        if self.warm_start:
+            options["y0"] = guess * (damping / scale)
         method = lx.CG(
             rtol=0.0,
             atol=self.tolerance,
@@ -154,6 +167,33 @@ class Solver(eqx.Module):
         return solution.value * (scale / damping), solution.stats["num_steps"]
 
 
+PLAIN = ConjugateGradients(preconditioner_rows=0)
+"""What is tried where another method has failed."""
+
+
+class Auto(AbstractSolver):
+    """Whichever of the three costs least, by the shapes of the problem.
+
+    Example:
+        >>> import recollect as rc
+        >>> solver = rc.Auto(rc.ConjugateGradients(tolerance=1e-3))
+        >>> rc.RNPG(solver=solver).solver.conjugate_gradients.tolerance
+        0.001
+    """
+
+    conjugate_gradients: ConjugateGradients = ConjugateGradients()
+    """With these settings, where they cost least."""
+
+    def direction(self, fisher, gradient, damping, guess):
+        solvers: dict[Method, AbstractSolver] = {
+            "cholesky": Cholesky(),
+            "sample": SampleSpace(),
+            "cg": self.conjugate_gradients,
+        }
+        method = cheapest(*fisher.shape, fisher.scores.rank)
+        return solvers[method].direction(fisher, gradient, damping, guess)
+
+
 def _judged(fisher: Fisher, gradient, damping, direction, steps) -> Solution:
     """The direction with how well it solves the system."""
     norm = jnp.linalg.norm(gradient)
@@ -162,7 +202,7 @@ def _judged(fisher: Fisher, gradient, damping, direction, steps) -> Solution:
     return Solution(direction, product, residual, steps)
 
 
-def cheapest(parameters: int, rows: int, rank: int = 1) -> Literal["cholesky", "sample", "cg"]:
+def cheapest(parameters: int, rows: int, rank: int = 1) -> Method:
     """The method with the least milliseconds by the cost model above, for shapes known when compiling.
 
     The rates are operations a millisecond on two CPU cores: dense products, factorisations (which
@@ -171,19 +211,12 @@ def cheapest(parameters: int, rows: int, rank: int = 1) -> Literal["cholesky", "
     """
     dense, factor, layer = 80e6, 25e6, 30e6
     product = 4 * rows / rank * parameters / layer
-    cost: dict[Literal["cholesky", "sample", "cg"], float] = {
+    cost: dict[Method, float] = {
         "cholesky": 1.5 * rows * parameters**2 / dense + parameters**3 / 3 / factor,
         "sample": rows**3 / 3 / factor + 4 * product,
         "cg": 15 * product + 3,
     }
     return min(cost, key=lambda method: cost[method])
-
-
-def _direct(fisher: Fisher, damping: Float[Array, ""] | float, method: Method) -> Inverse:
-    """(F + εI)⁻¹ by factoring the d×d matrix, or the N×N one."""
-    if method == "cholesky":
-        return _factored(fisher.matrix(), damping)
-    return _refined(fisher, damping, _sample_space(fisher, fisher.gram(), damping))
 
 
 def _preconditioner(

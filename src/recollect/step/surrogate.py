@@ -16,7 +16,7 @@ def clipped_surrogate(
     )
 
 
-def silenced(
+def clipped(
     ratio: Float[Array, " row"],
     centre: Float[Array, " row"],
     advantages: Float[Array, " row"],

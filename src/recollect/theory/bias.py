@@ -24,13 +24,15 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from recollect.algorithms import NPG
-from recollect.algorithms.base import State, begin, judge
+from recollect.algorithms.base import State, begin, bind, estimate_advantages
 from recollect.batch import Batch
 from recollect.checks import check_count, check_number
+from recollect.collect.rollout import Rollout
 from recollect.envs import Tabular
-from recollect.estimate.advantages import Advantages
-from recollect.estimate.gradient import policy_gradient
-from recollect.memory.weights import Ratio, Weights
+from recollect.estimate.advantages import ExactAdvantages
+from recollect.estimate.gradient import gradient_by_age
+from recollect.memory.rows import weight_by_age
+from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, tabular_softmax_policy
 from recollect.report.plot import COLOURS
 from recollect.runtime import one_blas_thread
@@ -53,21 +55,14 @@ class Deviations(NamedTuple):
 
 def deviations(algorithm: NPG, env: Tabular, state: State, batch: Batch) -> Deviations:
     """The two parts of the estimate that `algorithm` makes of the gradient from its history and a fresh batch."""
-    start = begin(algorithm, state, batch, env)
-    recalled = start.recalled
-    advantages = judge(algorithm, start.state, recalled, env, jax.random.key(0))[0]
-    bound, count = recalled.packing.prefix(algorithm.window)
-    coefficients = recalled.coefficients(algorithm.window)
-    is_fresh = jnp.arange(bound) < recalled.packing.prefix(1)[0]
-    gradient = lambda part: algorithm.scaled(
-        policy_gradient(recalled.scores.rows(0, bound), coefficients * part, advantages, count)
-    )
-    # Coefficients divide by all rows that exist; each part is to be the mean of its own.
-    rows, new = recalled.importance.sum(), recalled.importance[: bound // algorithm.window].sum()
+    bound = bind(algorithm, env)
+    start = begin(bound, state, Rollout.of(batch))
+    advantages, _ = estimate_advantages(bound, start)
+    by_age = algorithm.scaled(gradient_by_age(start.rows, advantages))
+    rows = weight_by_age(start.rows)[1 : algorithm.window]
+    older = jnp.sum(by_age[1:] * rows[:, None], axis=0) / rows.sum()
     exact = env.gradient(state.policy)
-    return Deviations(
-        gradient(is_fresh) * rows / new - exact, gradient(~is_fresh) * rows / (rows - new) - exact
-    )
+    return Deviations(fresh=by_age[0] - exact, old=older - exact)
 
 
 @eqx.filter_jit
@@ -79,9 +74,9 @@ def _step(
     def step(one):
         state, normal = one
         batch, fisher_batch = (draw_tabular(env, state.policy, numbers) for numbers in normal)
-        return algorithm.update(state, batch, jax.random.key(0), env, fisher_batch)[0], deviations(
-            algorithm, env, state, batch
-        )
+        rollout = Rollout.of(batch, fisher_batch)
+        after, _ = bind(algorithm, env).update(state, rollout, jax.random.key(0))
+        return after, deviations(algorithm, env, state, batch)
 
     return lax.map(step, (states, normal), batch_size=BLOCK)
 
@@ -103,9 +98,9 @@ def _enumerated(algorithm: NPG, env: Tabular, policy: AbstractPolicy, samples: i
 
     def one(cells):
         batch = batch_of_cells(env, policy, cells)
-        state = algorithm.update(
-            algorithm.init(policy, batch, jax.random.key(0)), batch, jax.random.key(0), env
-        )[0]
+        bound = bind(algorithm, env)
+        state = bound.init(policy, batch, jax.random.key(0))
+        state, _ = bound.update(state, Rollout.of(batch), jax.random.key(0))
         return flatten(state.policy)[0], deviations(
             algorithm, env, state, batch_of_cells(env, state.policy, cells)
         ).old
@@ -216,10 +211,10 @@ class Bias:
             damping=self.damping,
             discount=self.env.discount,
             objective_scale=True,
-            advantages=Advantages("exact"),
-            weights=Weights(ratio),
+            advantages=ExactAdvantages(),
+            weights=WEIGHT_RULES[ratio](),
             learning_rate=step_size,
-            decay=decay,
+            step_decay=decay,
         )
         return traced_floats(algorithm)
 

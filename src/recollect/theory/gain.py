@@ -29,13 +29,12 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from recollect.algorithms import NPG
-from recollect.algorithms.base import begin, judge, reweighed_gradient
-from recollect.algorithms.natural import reweighed_fisher
+from recollect.algorithms.base import begin, bind, reweighed_gradient
 from recollect.checks import check_count, check_name, check_number
 from recollect.collect.compiled import Draws, Episodes
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import ENVIRONMENTS, LQC, AbstractEnv, AbstractOracle, make
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import ExactAdvantages, Returns
 from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import make_policy
 from recollect.report.plot import COLOURS
@@ -127,7 +126,7 @@ def predict_gain(
         seed: of the batches.
     """
     _check_batches(gradient_batches, fisher_batches)
-    if algorithm.advantages.baseline == "critic":
+    if algorithm.advantages.needs_critic:
         raise ValueError(
             "baseline='critic' needs a trained critic, which a prediction has not; use 'mean' or 'linear'."
         )
@@ -169,24 +168,25 @@ def _table(
 ) -> tuple[Float[Array, "column row d"], Float[Array, "d d"], Int[Array, ""]]:
     """x_pq for every gradient p and Fisher matrix q, the mean Fisher matrix, and the environment steps that it took."""
     env, algorithm, collector = problem
-    oracle = env if isinstance(env, AbstractOracle) else None
+    if isinstance(env, AbstractOracle):
+        algorithm = bind(algorithm, env)
     size = flatten(policy)[0].size
 
     def started(key):
         collected = collector(key, env, policy, collector.init(key, env), algorithm.discount)[1]
         state = algorithm.init(policy, collected.batch, key)
-        return begin(algorithm, state, collected.batch, oracle), collected.environment_steps
+        return begin(algorithm, state, collected), collected.environment_steps
 
     def gradient(total, key):
         start, spent = started(key)
-        advantages, _, _ = judge(algorithm, start.state, start.recalled, oracle, key)
-        return total + spent, reweighed_gradient(algorithm, start.recalled, advantages)
+        return total + spent, reweighed_gradient(algorithm, start)
 
     def directions(carry, key):
         matrix, total = carry
         start, spent = started(key)
-        fisher, _ = reweighed_fisher(algorithm, start, policy, None, oracle)
-        solve = lambda g: algorithm.solver(fisher, g, algorithm.damping, start.state.direction)
+        fisher = algorithm.fisher(start.rows.window(jnp.ones(1)))
+        guess = start.state.own.direction
+        solve = lambda g: algorithm.solver(fisher, g, algorithm.damping, guess)
         solved = jax.vmap(solve)(gradients).direction
         return (matrix + fisher.matrix(), total + spent), solved
 
@@ -320,7 +320,7 @@ class Gain:
             )
         draws = knows and self.episodes is None
         collector = Draws(self.samples or 10) if draws else Episodes(self.episodes or 4)
-        advantages = Advantages(estimator="exact") if draws else Advantages()
+        advantages = ExactAdvantages() if draws else Returns()
         discount = float(env.discount) if knows else NPG.discount
         algorithm = NPG(damping=self.damping, advantages=advantages, discount=discount)
         policy = make_policy(jax.random.key(self.seed), env, None)

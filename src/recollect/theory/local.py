@@ -19,12 +19,12 @@ from recollect.algorithms import RNPG
 from recollect.algorithms.npg import NPG
 from recollect.checks import check_name
 from recollect.envs import LQC, AbstractOracle, Tabular
-from recollect.estimate.advantages import Advantages
-from recollect.memory.weights import Ratio, Weights
+from recollect.estimate.advantages import ExactAdvantages
+from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
 from recollect.step.project import Box
-from recollect.step.solve import Solver
+from recollect.step.solve import Cholesky
 from recollect.theory import covariance, lqc
 from recollect.theory.corridor import corridor_policy, switched_corridor
 from recollect.theory.covariance import Matrix, stationary_covariance
@@ -94,12 +94,12 @@ class Local:
             damping=self.damping,
             discount=self.env.discount,
             learning_rate=1.0,
-            decay=decay,
+            step_decay=decay,
             objective_scale=True,
-            advantages=Advantages("exact", "none"),
-            weights=Weights(ratio),
+            advantages=ExactAdvantages(),
+            weights=WEIGHT_RULES[ratio](),
             independent_fisher=True,
-            solver=Solver("cholesky"),
+            solver=Cholesky(),
             project=Box(-self.bound, self.bound),
         )
 

@@ -23,11 +23,13 @@ from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float
 
 from recollect.algorithms import NPG
+from recollect.algorithms.base import bind
 from recollect.batch import Batch
 from recollect.checks import check_count, check_number
+from recollect.collect.rollout import Rollout
 from recollect.envs import LQC, AbstractOracle, Tabular
-from recollect.estimate.advantages import Advantages
-from recollect.memory.weights import Ratio, Weights
+from recollect.estimate.advantages import ExactAdvantages
+from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
 from recollect.report.plot import COLOURS
 from recollect.runtime import one_blas_thread
@@ -237,8 +239,8 @@ class Ode:
             damping=self.damping,
             discount=env.discount,
             objective_scale=True,
-            advantages=Advantages("exact"),
-            weights=Weights(ratio),
+            advantages=ExactAdvantages(),
+            weights=WEIGHT_RULES[ratio](),
             project=Box(-self.bound, self.bound),
             learning_rate=step_size,
         )
@@ -420,7 +422,8 @@ def _advance(
         batch, fisher_batch = (
             problem.draw(problem.env, state.policy, numbers) for numbers in normal
         )
-        state, _ = algorithm.update(state, batch, jax.random.key(0), problem.env, fisher_batch)
+        rollout = Rollout.of(batch, fisher_batch)
+        state, _ = bind(algorithm, problem.env).update(state, rollout, jax.random.key(0))
         return state, flatten(state.policy)[0]
 
     return lax.map(lambda one: lax.scan(step, *one), (states, normal), batch_size=BLOCK)

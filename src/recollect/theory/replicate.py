@@ -20,18 +20,20 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from recollect.algorithms import RNPG
+from recollect.algorithms.base import bind
 from recollect.algorithms.npg import NPG
 from recollect.checks import check_count, check_number
 from recollect.collect.compiled import Occupancy
+from recollect.collect.rollout import Rollout
 from recollect.envs import AbstractOracle
 from recollect.envs.lqc import LQC
-from recollect.estimate.advantages import Advantages
-from recollect.memory.weights import Ratio, Weights
+from recollect.estimate.advantages import ExactAdvantages
+from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
 from recollect.runtime import cores
 from recollect.step.project import Box
-from recollect.step.solve import Solver
+from recollect.step.solve import Cholesky
 from recollect.theory.lqc import moments
 from recollect.tree import flatten, traced_floats
 from recollect.workers import on_every_core
@@ -104,12 +106,12 @@ class Case:
             damping=self.damping,
             discount=self.discount,
             learning_rate=1.0,
-            decay=self.decay,
+            step_decay=self.decay,
             objective_scale=True,
-            advantages=Advantages("exact", "none"),
-            weights=Weights(self.ratio),
+            advantages=ExactAdvantages(),
+            weights=WEIGHT_RULES[self.ratio](),
             independent_fisher=self.independent_fisher,
-            solver=Solver("cholesky"),
+            solver=Cholesky(),
             project=Box(-self.bound, self.bound),
         )
 
@@ -247,6 +249,7 @@ def _side_by_side(tree):
 
 def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
     algorithm, env = problem
+    algorithm = bind(algorithm, env)
     replications = len(keys)
     draw = lambda key, policy: collector(key, env, policy, None, algorithm.discount)[1].batch
     first, rest = eqx.partition(
@@ -263,7 +266,8 @@ def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
 
     def step(key, arrays, rate, batch, fisher_batch):
         own = eqx.tree_at(lambda one: one.learning_rate, algorithm, rate)
-        state, info = own.update(eqx.combine(arrays, rest), batch, key, env, fisher_batch)
+        rollout = Rollout.of(batch, fisher_batch)
+        state, info = own.update(eqx.combine(arrays, rest), rollout, key)
         return eqx.filter(state, eqx.is_array), info.refused > 0
 
     def body(n, carry):

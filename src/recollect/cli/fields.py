@@ -1,0 +1,206 @@
+"""How fields of algorithms are written on the command line.
+
+Rules have short names, with numbers for their first fields: `--weights policy:2`. Once a rule is
+chosen, its fields are flags of their own: `--advantages gae --advantages.gae-lambda 0.9`. A rule or an
+algorithm of one's own is named by its file or module: `--weights rules.py:Damped:0.5`.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import optax
+import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+)
+
+from recollect.checks import check_name
+from recollect.envs.base import AbstractOracle
+from recollect.estimate.advantages import (
+    GAE,
+    AbstractAdvantages,
+    ExactAdvantages,
+    Returns,
+    VTrace,
+)
+from recollect.estimate.fisher import AbstractFisherKind, ExpectedFisher, ScoreFisher
+from recollect.estimate.shares import AbstractShares, Uniform
+from recollect.memory.weights import WEIGHT_RULES, AbstractWeightRule
+from recollect.step.project import AbstractProjection, Ball, Box, Simplex, Unconstrained
+from recollect.step.solve import (
+    AbstractSolver,
+    Auto,
+    Cholesky,
+    ConjugateGradients,
+    SampleSpace,
+)
+
+REGISTRY = ConstructorRegistry()
+"""How types that tyro does not know are read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A field that holds a rule."""
+
+    base: type
+    names: dict[str, type]
+    """The rules that come with the library, by their short names."""
+    about: str
+
+
+KINDS = {
+    "advantages": Kind(
+        AbstractAdvantages,
+        {"return": Returns, "gae": GAE, "vtrace": VTrace, "exact": ExactAdvantages},
+        "How advantages are estimated: return, gae, vtrace or exact.",
+    ),
+    "weights": Kind(
+        AbstractWeightRule,
+        {str(name): rule for name, rule in WEIGHT_RULES.items()},
+        "How old transitions are weighed: policy or occupancy, policy:2 truncated at 2.",
+    ),
+    "shares": Kind(
+        AbstractShares,
+        {"uniform": Uniform},
+        "How much each age of the window contributes: uniform, uniform:4 for the newest 4.",
+    ),
+    "fisher": Kind(
+        AbstractFisherKind,
+        {"score": ScoreFisher, "expected": ExpectedFisher},
+        "Fisher matrix: outer products of the scores of the actions taken (score, the paper's), "
+        "or the mean over actions in closed form (expected).",
+    ),
+    "solver": Kind(
+        AbstractSolver,
+        {"auto": Auto, "cholesky": Cholesky, "sample": SampleSpace, "cg": ConjugateGradients},
+        "How the natural direction is solved for: auto, cholesky, sample or cg.",
+    ),
+    "project": Kind(
+        AbstractProjection,
+        {"none": Unconstrained, "box": Box, "ball": Ball, "simplex": Simplex},
+        "Feasible set of θ: none, box:LOW:HIGH, ball:RADIUS, simplex or simplex:FLOOR.",
+    ),
+}
+"""By the names of the fields."""
+
+
+def rule_flags(algorithm: Any) -> type:
+    """A dataclass with a flag for each rule that the algorithm holds."""
+    flag = lambda kind: tyro.conf.arg(help=kind.about, metavar="RULE")
+    fields = [
+        (name, Annotated[str | None, flag(kind)], None)
+        for name, kind in KINDS.items()
+        if hasattr(algorithm, name)
+    ]
+    return dataclasses.make_dataclass("Rules", fields, frozen=True)
+
+
+def with_rules(algorithm: Any, rules: Any) -> Any:
+    """The algorithm with the rules that flags ask for.
+
+    Fields that the old rule and the new one have in common keep their values.
+    """
+    changed = {}
+    for name, text in vars(rules).items():
+        if text is not None:
+            changed[name] = _rule(name, text, getattr(algorithm, name))
+    return dataclasses.replace(algorithm, **changed)
+
+
+def _rule(field: str, text: str, old: Any) -> Any:
+    kind = KINDS[field]
+    if ".py:" in text or text.split(":")[0] not in kind.names:
+        made, words = _own(text, kind)
+    else:
+        name, *words = text.split(":")
+        made = kind.names[name]
+    own = [one for one in dataclasses.fields(made) if one.init]
+    try:
+        numbers = [_number(word) for word in words]
+    except ValueError:
+        raise ValueError(
+            f"{field}={text!r} holds something that is not a number; {kind.about}"
+        ) from None
+    if len(numbers) > len(own):
+        raise ValueError(f"{field}={text!r} has {len(numbers)} numbers; {kind.about}")
+    given = dict(zip([one.name for one in own], numbers, strict=False))
+    kept = {one.name: getattr(old, one.name) for one in own if hasattr(old, one.name)}
+    missing = dataclasses.MISSING
+    for one in own:
+        absent = one.default is missing and one.default_factory is missing
+        if absent and one.name not in given and one.name not in kept:
+            raise ValueError(f"{field}={text!r} lacks {one.name}; {kind.about}")
+    return made(**{**kept, **given})
+
+
+def _number(word: str) -> float | int:
+    try:
+        return int(word)
+    except ValueError:
+        return float(word)
+
+
+def _own(text: str, kind: Kind) -> tuple[type, list[str]]:
+    """A rule of one's own, FILE.py:NAME or MODULE:NAME, and the numbers behind it."""
+    source, _, rest = text.partition(":")
+    if not rest:
+        check_name("rule", text, kind.names)
+    name, *words = rest.split(":")
+    made = load(f"{source}:{name}")
+    if not (isinstance(made, type) and issubclass(made, kind.base)):
+        raise ValueError(f"{source}:{name} is no {kind.base.__name__}; derive it from that.")
+    return made, words
+
+
+def load(name: str) -> Any:
+    """What FILE.py:NAME or MODULE:NAME stands for; runs the file, or imports the module."""
+    source, _, attribute = name.rpartition(":")
+    if source.endswith(".py"):
+        path = Path(source)
+        if not path.is_file():
+            raise ValueError(f"{source} is not a file; give FILE.py:NAME.")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module  # where dataclasses look up the types of their fields
+        spec.loader.exec_module(module)
+    else:
+        try:
+            module = importlib.import_module(source)
+        except ImportError as error:
+            raise ValueError(f"{source} cannot be imported: {error}; give FILE.py:NAME.") from error
+    if not hasattr(module, attribute):
+        raise ValueError(f"{source} has no {attribute}; give FILE.py:NAME.")
+    return getattr(module, attribute)
+
+
+@REGISTRY.primitive_rule
+def _unions(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """Fields that take more in Python than on the command line."""
+    members: Sequence[Any] = get_args(info.type)
+    if optax.GradientTransformation in members:
+        return _spec("{sgd,adam,adam:EPSILON}", str)
+    if float in members and any(getattr(one, "__origin__", None) is Callable for one in members):
+        return _spec("FLOAT", float)
+    if AbstractOracle in members:
+        return _spec("(the environment)", lambda word: None)
+    return None
+
+
+def _spec(metavar: str, parse: Callable[[str], Any]) -> PrimitiveConstructorSpec:
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: parse(words[0]),
+        is_instance=lambda _: True,
+        str_from_instance=lambda value: [str(value)],
+    )

@@ -1,0 +1,61 @@
+"""Shares: how much each age of the window contributes to gradient, surrogate and Fisher matrix.
+
+The paper's window counts all rows of the newest K batches alike, whatever has become of them. A rule
+of shares may look at what the data says of each age (`Evidence`) before it decides.
+"""
+
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from recollect.estimate.gradient import gradient_by_age
+from recollect.memory.rows import Rows, weight_by_age
+
+
+class Evidence(eqx.Module):
+    """What is known of the newest K ages, newest first."""
+
+    rows: Float[Array, " age"]
+    """S_j, the weight of the transitions of each age: their number, if states are not discounted."""
+    effective_sample_size: Float[Array, " age"]
+    gradients: Callable[[], Float[Array, "age d"]]
+    """The gradient from each age alone; all of them cost as much as one over all rows."""
+
+
+class AbstractShares(eqx.Module):
+    """How the shares of the ages are chosen."""
+
+    @abc.abstractmethod
+    def __call__(self, evidence: Evidence) -> Float[Array, " age"]:
+        """α_j ≥ 0 of every age, which sum to one (or are all zero, where there is no row)."""
+
+
+class Uniform(AbstractShares):
+    """All rows of the window count alike, the paper's choice: α_j = S_j / Σ S."""
+
+    newest: int | None = None
+    """Ages that count; all that are stored if not given. Another number compiles nothing anew."""
+
+    def __call__(self, evidence):
+        rows = evidence.rows
+        if self.newest is not None:
+            rows = jnp.where(jnp.arange(len(rows)) < self.newest, rows, 0)
+        return rows / jnp.maximum(rows.sum(), jnp.finfo(rows.dtype).tiny)
+
+
+def evidence_of(rows: Rows, ages: int, advantages: Float[Array, " newest"] | None) -> Evidence:
+    """The evidence of the newest ages; without advantages there are no gradients to ask for."""
+
+    def gradients() -> Float[Array, "age d"]:
+        if advantages is None:
+            raise ValueError("the Fisher matrix has no gradients to look at.")
+        return gradient_by_age(rows, advantages)
+
+    return Evidence(
+        rows=weight_by_age(rows)[:ages],
+        effective_sample_size=rows.effective_sample_size()[1][:ages],
+        gradients=gradients,
+    )

@@ -1,0 +1,48 @@
+"""The steps that algorithms are assembled from, for an algorithm of one's own.
+
+`examples/vmpo.py` is one. An update reads like this: `begin` stores the newest batch and weighs all
+that is stored, `estimate_advantages` and `refit_critic` look at its window, `shared_window` gives each
+age its share; what follows is the algorithm's own, until `keep_or_revert` refuses steps that failed,
+and `describe` and `finish` report it.
+"""
+
+from recollect.algorithms.base import (
+    REFUSALS,
+    Start,
+    begin,
+    bind,
+    common_failures,
+    describe,
+    estimate_advantages,
+    finish,
+    initial_state,
+    keep_or_revert,
+    refit_critic,
+    reweighed_gradient,
+    shared_window,
+)
+from recollect.collect.rollout import AbstractCollector, Rollout
+from recollect.estimate.gradient import gradient_by_age, policy_gradient
+from recollect.tree import all_finite, flatten
+
+__all__ = [
+    "REFUSALS",
+    "AbstractCollector",
+    "Rollout",
+    "Start",
+    "all_finite",
+    "begin",
+    "bind",
+    "common_failures",
+    "describe",
+    "estimate_advantages",
+    "finish",
+    "flatten",
+    "gradient_by_age",
+    "initial_state",
+    "keep_or_revert",
+    "policy_gradient",
+    "refit_critic",
+    "reweighed_gradient",
+    "shared_window",
+]

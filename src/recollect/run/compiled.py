@@ -1,0 +1,197 @@
+"""Runs whose environments are compiled: collecting and updating are one program.
+
+An iteration collects for all seeds at once (one wide vector of environments) and then updates them
+one after another: the arrays of one seed's update stay in cache, those of all seeds together would
+not. On CPUs each core runs the program on its own share of the seeds, which beats sharing every
+small operation between cores. The program runs in chunks of iterations, so that progress can be
+shown and runs can stop early.
+"""
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Int, Key, PRNGKeyArray
+
+from recollect.algorithms import AbstractAlgorithm
+from recollect.collect.rollout import AbstractCollector
+from recollect.envs import AbstractEnv
+from recollect.policies.architecture import Start, make_policy
+from recollect.run.state import (
+    AbstractRun,
+    Limits,
+    RunState,
+    SeedState,
+    in_shares,
+    learn,
+)
+from recollect.runtime import jit
+from recollect.tree import traced_floats
+
+CHUNK_ITERATIONS = 10
+
+
+class CompiledRun(AbstractRun):
+    """A chunk of iterations at a time, all in one program."""
+
+    chunk = CHUNK_ITERATIONS
+
+    def __init__(
+        self,
+        env: AbstractEnv,
+        algorithm: AbstractAlgorithm,
+        collector: AbstractCollector,
+        limits: Limits,
+        policy: Start,
+        keys: Key[Array, " seed"],
+        pool: ThreadPoolExecutor,
+    ):
+        self.problem = traced_floats((algorithm, env, collector, limits))
+        self.policy = policy
+        self.keys = keys
+        self.pool = pool
+
+    def start(self):
+        seeds = _start(self.problem, self.policy, self.keys)
+        state = RunState(seeds=seeds, iteration=0)
+        self.advance(state, 0)  # compiles, and does nothing else
+        return state
+
+    def advance(self, state, count):
+        first = jnp.array(state.iteration)
+
+        def advance(keys, seeds):
+            return jax.block_until_ready(
+                _advance(self.problem, keys, seeds, first, jnp.array(count))
+            )
+
+        seeds, curves = in_shares(self.pool, advance, self.keys, state.seeds)
+        curves = {name: np.asarray(values)[:, :count] for name, values in curves.items()}
+        return RunState(seeds=seeds, iteration=state.iteration + count), curves
+
+    def warn(self): ...
+
+    def close(self): ...
+
+
+def starting_keys(key: PRNGKeyArray) -> Key[Array, "3"]:
+    """For a seed's first policy, its environments, and those of the independent Fisher batch."""
+    return jax.random.split(jax.random.fold_in(key, 0), 3)
+
+
+def collecting_keys(key: PRNGKeyArray, index: Int[Array, ""] | int) -> Key[Array, "2"]:
+    """For the batch of iteration `index`, and for the independent batch of the Fisher matrix."""
+    return jax.random.split(jax.random.fold_in(key, index + 1))
+
+
+def update_key(key: PRNGKeyArray, index: Int[Array, ""] | int) -> PRNGKeyArray:
+    """For the update of iteration `index`."""
+    return jax.random.fold_in(jax.random.fold_in(key, index + 1), 1)
+
+
+def critic_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    """For the first critic, from the key of the first policy."""
+    return jax.random.fold_in(key, 0)
+
+
+def _start_seeds(problem, policy: Start, keys: Key[Array, " seed"]) -> SeedState:
+    algorithm, env, collector, _ = problem
+
+    def one(key):
+        key_policy, key_collect, key_fisher = starting_keys(key)
+        start = make_policy(key_policy, env, policy)
+        collecting = collector.init(key_collect, env)
+        fisher_collecting = collector.init(key_fisher, env)
+        rollout = jax.eval_shape(
+            lambda: collector(key_collect, env, start, collecting, algorithm.discount)[1]
+        )
+        batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), rollout.batch)
+        key_critic = critic_key(key_policy)
+        return SeedState.fresh(algorithm, start, batch, key_critic, collecting, fisher_collecting)
+
+    return eqx.filter_vmap(one)(keys)
+
+
+def _run(problem, keys: Key[Array, " seed"], seeds: SeedState, first, count):
+    """`count` iterations from iteration `first` on: the seeds after them, and their curves."""
+    arrays, rest = eqx.partition(seeds, eqx.is_array)
+
+    def iterate(arrays, index):
+        after, column = _iteration(problem, keys, eqx.combine(arrays, rest), index)
+        return eqx.filter(after, eqx.is_array), column
+
+    def body(index, loop):
+        arrays, curves = loop
+        arrays, column = iterate(arrays, first + index)
+        write = lambda curve, new: curve.at[:, index].set(new)
+        return arrays, jax.tree.map(write, curves, column)
+
+    shapes = jax.eval_shape(lambda: iterate(arrays, jnp.array(0))[1])
+    empty = lambda x: jnp.zeros((x.shape[0], CHUNK_ITERATIONS, *x.shape[1:]), x.dtype)
+    arrays, curves = lax.fori_loop(0, count, body, (arrays, jax.tree.map(empty, shapes)))
+    return eqx.combine(arrays, rest), curves
+
+
+def _iteration(problem, keys, seeds: SeedState, index: Int[Array, ""]):
+    """Collect with all seeds side by side, then update them one by one."""
+    algorithm, env, collector, limits = problem
+    arrays, rest = eqx.partition(seeds, eqx.is_array)
+
+    def collect(key, arrays):
+        seed = eqx.combine(arrays, rest)
+        policy = seed.state.policy
+        key_collect, key_fisher = collecting_keys(key, index)
+        collecting, rollout = collector(
+            key_collect, env, policy, seed.collecting, algorithm.discount
+        )
+        fisher_collecting = seed.fisher_collecting
+        if getattr(algorithm, "independent_fisher", False):
+            fisher_collecting, fisher = collector(
+                key_fisher, env, policy, fisher_collecting, algorithm.discount
+            )
+            rollout = rollout.with_fisher(fisher)
+        seed = dataclasses.replace(seed, collecting=collecting, fisher_collecting=fisher_collecting)
+        return eqx.filter(seed, eqx.is_array), rollout
+
+    collected, rollouts = jax.vmap(collect)(keys, arrays)
+    return learn_one_by_one(algorithm, limits, keys, seeds, collected, rollouts, index)
+
+
+def learn_one_by_one(algorithm, limits, keys, seeds: SeedState, collected, rollouts, index):
+    """Update the seeds one after another; those that have stopped stay as they were.
+
+    Args:
+        algorithm: what updates.
+        limits: when a seed stops.
+        keys: of the seeds.
+        seeds: before the iteration.
+        collected: arrays of the seeds after collecting.
+        rollouts: what they collected.
+        index: of the iteration.
+    """
+    arrays, rest = eqx.partition(seeds, eqx.is_array)
+
+    def update(one):
+        key, before, after_collecting, rollout = one
+
+        def go():
+            seed = eqx.combine(after_collecting, rest)
+            after, column = learn(algorithm, limits, update_key(key, index), seed, rollout)
+            return eqx.filter(after, eqx.is_array), column
+
+        def stay():
+            column = jax.eval_shape(go)[1]
+            return before, jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), column)
+
+        return lax.cond(before.active, go, stay)
+
+    arrays, columns = lax.map(update, (keys, arrays, collected, rollouts))
+    return eqx.combine(arrays, rest), columns
+
+
+_start = jit(_start_seeds)
+_advance = jit(_run)

@@ -1,0 +1,142 @@
+"""Runs whose environments live on the host: stepped outside the program, then one compiled update.
+
+The copies of all seeds are one vector; a chunk is one iteration.
+"""
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Key
+
+from recollect.algorithms import AbstractAlgorithm
+from recollect.collect.host import HostCollector
+from recollect.collect.rollout import AbstractCollector, Rollout
+from recollect.envs import HostEnv
+from recollect.policies import AbstractPolicy
+from recollect.policies.architecture import Start, make_policy
+from recollect.run.compiled import (
+    collecting_keys,
+    critic_key,
+    learn_one_by_one,
+    starting_keys,
+)
+from recollect.run.state import AbstractRun, Limits, RunState, SeedState, in_shares
+from recollect.runtime import jit
+from recollect.tree import traced_floats
+
+
+class HostRun(AbstractRun):
+    """One iteration at a time: collect on the host, then update every seed."""
+
+    chunk = 1
+
+    def __init__(
+        self,
+        env: HostEnv,
+        algorithm: AbstractAlgorithm,
+        collector: AbstractCollector,
+        limits: Limits,
+        policy: Start,
+        seeds: tuple[int, ...],
+        keys: Key[Array, " seed"],
+        pool: ThreadPoolExecutor,
+    ):
+        self.env = env
+        self.algorithm = algorithm
+        self.problem = traced_floats((algorithm, limits))
+        self.policy = policy
+        self.keys = keys
+        self.pool = pool
+        self.collectors: list[HostCollector] = []
+        streams = (0, 1) if getattr(algorithm, "independent_fisher", False) else (0,)
+        if env.vector is not None and len(streams) > 1:
+            raise ValueError(
+                f"independent_fisher=True needs copies of its own, but {env.name} is one vector "
+                "that exists already; give a function that makes one copy, or leave "
+                "independent_fisher out."
+            )
+        try:
+            for stream in streams:
+                self.collectors.append(HostCollector(env, collector, seeds, stream))
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self):
+        shown = self.collectors[0].empty()
+        key_policies = [starting_keys(key)[0] for key in self.keys]
+        policies = [make_policy(key, self.env, self.policy) for key in key_policies]
+        stack = lambda *parts: jnp.stack(parts) if eqx.is_array(parts[0]) else parts[0]
+        stacked = jax.tree.map(stack, *policies)
+        seeds = _start(self.algorithm, stacked, shown, jnp.stack(key_policies))
+        # Compiles; what it gives is not used.
+        empty = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.keys), *x.shape)), shown)
+        if len(self.collectors) > 1:
+            empty = empty.with_fisher(empty)
+        self._learn(seeds, empty, 0)
+        self.collectors[0].warm_up(stacked, self.keys)
+        return RunState(seeds=seeds, iteration=0)
+
+    def advance(self, state, count):
+        del count  # always one
+        index = state.iteration
+        first, *independent = [
+            collector(state.policies, _keys(self.keys, jnp.array(index), stream), index)
+            for stream, collector in enumerate(self.collectors)
+        ]
+        rollouts = first.with_fisher(independent[0]) if independent else first
+        seeds, columns = self._learn(state.seeds, rollouts, index)
+        curves = {name: np.asarray(values)[:, None] for name, values in columns.items()}
+        return RunState(seeds=seeds, iteration=index + 1), curves
+
+    def _learn(self, seeds: SeedState, rollouts: Rollout, index: int):
+        def learn(keys, seeds, rollouts):
+            return jax.block_until_ready(
+                _learn(self.problem, keys, seeds, rollouts, jnp.array(index))
+            )
+
+        return in_shares(self.pool, learn, self.keys, seeds, rollouts)
+
+    def warn(self):
+        dropped = sum(collector.dropped for collector in self.collectors)
+        if dropped:
+            warnings.warn(
+                f"{dropped} episodes of {self.env.name} were left out because the simulated world "
+                "had diverged and MuJoCo had put it back to its start without saying so; a smaller "
+                "time step of the model or smaller actions may prevent it.",
+                stacklevel=4,
+            )
+
+    def close(self):
+        for collector in self.collectors:
+            collector.close()
+
+
+@eqx.filter_jit
+def _keys(keys: Key[Array, " seed"], index: Int[Array, ""], stream: int) -> Key[Array, " seed"]:
+    return jax.vmap(lambda key: collecting_keys(key, index)[stream])(keys)
+
+
+def _start_seeds(
+    algorithm: AbstractAlgorithm,
+    policies: AbstractPolicy,
+    shown: Rollout,
+    key_policies: Key[Array, " seed"],
+) -> SeedState:
+    fresh = lambda policy, key: SeedState.fresh(algorithm, policy, shown.batch, critic_key(key))
+    return eqx.filter_vmap(fresh, in_axes=(eqx.if_array(0), 0))(policies, key_policies)
+
+
+def _learn_from_host(problem, keys, seeds: SeedState, rollouts: Rollout, index):
+    """One iteration of every seed from batches collected elsewhere."""
+    algorithm, limits = problem
+    arrays = eqx.filter(seeds, eqx.is_array)
+    return learn_one_by_one(algorithm, limits, keys, seeds, arrays, rollouts, index)
+
+
+_start = jit(_start_seeds)
+_learn = jit(_learn_from_host)

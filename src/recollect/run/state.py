@@ -1,0 +1,183 @@
+"""All there is between two iterations, for all seeds.
+
+After n iterations it depends on settings, seeds and n alone: not on the number of cores, nor on how
+many iterations were asked for at a time (to rounding, where XLA adds in another order on another
+number of threads). Training is `advance` applied until a limit.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+
+from recollect.algorithms import AbstractAlgorithm, State
+from recollect.batch import Batch
+from recollect.collect.rollout import Rollout
+from recollect.policies import AbstractPolicy
+from recollect.runtime import cores
+
+RECENT_EPISODES = 20
+"""A target return counts as reached when the mean over this many latest episodes reaches it."""
+Curves = dict[str, np.ndarray]
+"""Figures of every iteration; arrays have the axes seed, iteration and are NaN after a seed's end."""
+
+
+class SeedState(eqx.Module):
+    """One seed between iterations."""
+
+    state: State
+    """Of the algorithm."""
+    collecting: Any
+    """What the collector carries on, for environments inside the program."""
+    fisher_collecting: Any
+    """The same for the independent batch of the Fisher matrix."""
+    environment_steps: Int[Array, ""]
+    recent: Float[Array, " recent"]
+    """Returns of the latest episodes, −∞ before there are enough."""
+    active: Bool[Array, ""]
+    """False once a limit has been met."""
+
+    @classmethod
+    def fresh(
+        cls,
+        algorithm: AbstractAlgorithm,
+        policy: AbstractPolicy,
+        batch: Batch,
+        key: PRNGKeyArray,
+        collecting: Any = None,
+        fisher_collecting: Any = None,
+    ) -> "SeedState":
+        """A seed before its first iteration; `batch` shows the shapes of those to come."""
+        return cls(
+            state=algorithm.init(policy, batch, key),
+            collecting=collecting,
+            fisher_collecting=fisher_collecting,
+            environment_steps=jnp.zeros((), jnp.int32),
+            recent=jnp.full(RECENT_EPISODES, -jnp.inf),
+            active=jnp.array(True),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """All seeds between iterations."""
+
+    seeds: SeedState
+    """Every array begins with the axis of seeds."""
+    iteration: int
+    """Iterations so far."""
+
+    @property
+    def policies(self) -> AbstractPolicy:
+        """Of all seeds, stacked."""
+        return self.seeds.state.policy
+
+
+class Limits(eqx.Module):
+    """When a seed stops; infinite where nothing is asked."""
+
+    environment_steps: float
+    target_return: float
+
+
+class AbstractRun(abc.ABC):
+    """What is fixed while a run goes on: settings, compiled programs, open environments."""
+
+    chunk: int
+    """Iterations that `advance` takes at most at a time."""
+
+    @abc.abstractmethod
+    def start(self) -> RunState:
+        """The state before the first iteration."""
+
+    @abc.abstractmethod
+    def advance(self, state: RunState, count: int) -> tuple[RunState, Curves]:
+        """The state after `count` more iterations, and the curves of these."""
+
+    @abc.abstractmethod
+    def warn(self) -> None:
+        """Warn of what went wrong without stopping the run."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of processes and files; never raises."""
+
+
+def learn(
+    algorithm: AbstractAlgorithm,
+    limits: Limits,
+    key: PRNGKeyArray,
+    seed: SeedState,
+    rollout: Rollout,
+) -> tuple[SeedState, dict[str, Array]]:
+    """One seed after an update with what it has collected, and a column of its curves."""
+    state, info = algorithm.update(seed.state, rollout, key)
+    total = seed.environment_steps + rollout.environment_steps.astype(jnp.int32)
+    recent = _latest(jnp.concatenate([seed.recent, rollout.returns.astype(seed.recent.dtype)]))
+    # A return that is not finite has reached nothing.
+    reached = jnp.isfinite(recent.mean()) & (recent.mean() >= limits.target_return)
+    after = dataclasses.replace(
+        seed,
+        state=state,
+        environment_steps=total,
+        recent=recent,
+        active=(total < limits.environment_steps) & ~reached,
+    )
+    measured = {**vars(info), **(vars(info.own) if info.own is not None else {})}
+    column = dict(
+        return_mean=jnp.nanmean(rollout.returns),
+        length_mean=jnp.nanmean(rollout.lengths),
+        recent_return=recent.mean(),
+        steps=rollout.environment_steps,
+        **{name: value for name, value in measured.items() if eqx.is_array(value)},
+    )
+    return after, jax.tree.map(lambda x: x.astype(jnp.float32), column)
+
+
+def _latest(returns: Float[Array, " ending"]) -> Float[Array, " recent"]:
+    """The last of the returns that are there, in order."""
+    order = jnp.argsort(jnp.where(jnp.isnan(returns), -1, jnp.arange(len(returns))))
+    return returns[order][-RECENT_EPISODES:]
+
+
+def seed_keys(seeds: Sequence[int]) -> Key[Array, " seed"]:
+    """The key of every seed."""
+    return jnp.stack([jax.random.key(seed) for seed in seeds])
+
+
+def pool_of_cores(seeds: int) -> ThreadPoolExecutor:
+    """A thread for each core that has seeds to work on.
+
+    On accelerators one program runs all seeds side by side.
+    """
+    return ThreadPoolExecutor(min(cores() if jax.default_backend() == "cpu" else 1, seeds))
+
+
+def in_shares(pool: ThreadPoolExecutor, function: Callable, *trees: Any) -> Any:
+    """`function` of equal shares of the seeds, each on a core of its own; the results joined.
+
+    The last seed is repeated to fill up the last share, so that one compiled program serves all,
+    and dropped at the end.
+
+    Args:
+        pool: a thread for each core.
+        function: of pytrees whose arrays begin with the axis of seeds; so does its result.
+        trees: what it is given.
+    """
+    seeds = next(len(x) for x in jax.tree.leaves(trees) if eqx.is_array(x))
+    shares = pool._max_workers
+    if shares == 1:
+        return function(*trees)
+    size = -(-seeds // shares)
+    rows = np.minimum(np.arange(size * shares), seeds - 1).reshape(shares, size)
+    take = lambda row: jax.tree.map(lambda x: x[row] if eqx.is_array(x) else x, trees)
+    parts = list(pool.map(lambda row: function(*take(row)), rows))
+    join = lambda *xs: jnp.concatenate(xs)[:seeds] if eqx.is_array(xs[0]) else xs[0]
+    return jax.tree.map(join, *parts)
