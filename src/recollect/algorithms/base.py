@@ -125,8 +125,8 @@ class AbstractAscent(AbstractAlgorithm):
     """`sgd`, `adam`, `adam:EPSILON`, or (in Python) any Optax transformation that descends; α
     multiplies its updates."""
     objective_scale: bool = eqx.field(static=True, default=False)
-    """Multiply the gradient by 1/(1 − γ): with `discount_states`, or with independent draws, it then
-    estimates ∇η as the paper defines it and not (1 − γ)∇η."""
+    """Multiply the gradient by 1/(1 − γ): with `discount_states`, or with independent draws, it
+    then estimates ∇η as the paper defines it and not (1 − γ)∇η."""
 
     def rate(self, iteration: Int[Array, ""]) -> Float[Array, ""]:
         """α_n, for `iteration` = n − 1."""
@@ -255,7 +255,8 @@ class Start(eqx.Module):
 
 
 def begin(algorithm: AbstractAlgorithm, state: State, rollout: Rollout) -> Start:
-    """Store the newest batch, take its observations into the statistics, then weigh all there is."""
+    """Store the newest batch, take its observations into the statistics, then weigh all there
+    is."""
     history, usable = state.history.push(rollout.batch, state.policy, algorithm.weights)
     newest = jax.tree.map(lambda x: x[0], history.batches)
     observations = newest.observations.reshape(-1, *newest.observations.shape[2:])

@@ -1,4 +1,5 @@
-"""What NPG and TRPO share: a natural direction (F̂ + εI)⁻¹ ∇̂η, each factor over a window of its own."""
+"""What NPG and TRPO share: a natural direction (F̂ + εI)⁻¹ ∇̂η, each factor over a window of its
+own."""
 
 import dataclasses
 

@@ -61,11 +61,11 @@ class ClipInfo(eqx.Module):
 class PPO(AbstractAscent):
     """Several epochs of minibatch ascent on the mean of min(r A, clip(r) A) over the window.
 
-    r = π(a|s) / μ(a|s), where μ acted. The paper clips r around 1, as for a fresh sample. An old one
-    may start outside, where the clip takes it out at once if its advantage points further out.
-    `clip_centre="current"` clips around π_n(a|s) / μ(a|s) instead, the ratio that the update begins
-    with, so that every sample has the same room to move (Queeney et al. 2021, "Generalized proximal
-    policy optimization with sample reuse").
+    r = π(a|s) / μ(a|s), where μ acted. The paper clips r around 1, as for a fresh sample. An old
+    one may start outside, where the clip takes it out at once if its advantage points further
+    out. `clip_centre="current"` clips around π_n(a|s) / μ(a|s) instead, the ratio that the update
+    begins with, so that every sample has the same room to move (Queeney et al. 2021, "Generalized
+    proximal policy optimization with sample reuse").
     """
 
     advantages: AbstractAdvantages = VTrace(standardise=True)
@@ -87,7 +87,8 @@ class PPO(AbstractAscent):
     entropy: float = 0.0
     """Weight of the mean entropy, added to the surrogate."""
     target_kl: float | None = None
-    """Stop the update when the mean KL(π_n ‖ π) over a minibatch exceeds this; without it, never."""
+    """Stop the update when the mean KL(π_n ‖ π) over a minibatch exceeds this; without it,
+    never."""
     max_gradient_norm: float = 0.5
     """A longer gradient of a minibatch is scaled down to this Euclidean norm."""
 
@@ -165,7 +166,8 @@ class PPO(AbstractAscent):
         return finish(start, refused, policy=policy, critic=critic, own=own), info
 
     def _ratios(self, policy: AbstractPolicy, rows: Rows, indices: Indices):
-        """π / μ, with any truncation of the weights that the update began with; and the clip's centre."""
+        """π / μ, with any truncation of the weights that the update began with; and the clip's
+        centre."""
         log_prob = jax.vmap(policy.log_prob)
         log_probs = log_prob(rows.observations[indices], rows.actions[indices])
         weights = rows.weights[indices]
@@ -181,7 +183,8 @@ class PPO(AbstractAscent):
         state_weights: Float[Array, " sample"],
         coverage: Float[Array, ""],
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """What a minibatch step ascends, and the mean KL from the policy that the update began with."""
+        """What a minibatch step ascends, and the mean KL from the policy that the update began
+        with."""
         rows = start.rows
         ratio, centre = self._ratios(policy, rows, indices)
         terms = clipped_surrogate(ratio, centre, advantages[indices], self.clip)

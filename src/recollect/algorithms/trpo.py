@@ -82,10 +82,10 @@ class TrustRegionInfo(eqx.Module):
 class TRPO(AbstractNatural):
     """The natural direction x = (F̂ + εI)⁻¹ ∇̂η, as far as the trust region allows.
 
-    θ ← Proj(θ + t x) with the longest t tried that keeps KL(π_n ‖ π) within `target_kl` and improves
-    the surrogate, Σ c_i A_i π(a_i|s_i) / π_n(a_i|s_i) over the window, where c_i are the importance
-    weights of the gradient over their denominator. `trust_region.py` tells over which states the
-    KL is taken.
+    θ ← Proj(θ + t x) with the longest t tried that keeps KL(π_n ‖ π) within `target_kl` and
+    improves the surrogate, Σ c_i A_i π(a_i|s_i) / π_n(a_i|s_i) over the window, where c_i are the
+    importance weights of the gradient over their denominator. `trust_region.py` tells over which
+    states the KL is taken.
     """
 
     advantages: AbstractAdvantages = VTrace(standardise=True)
@@ -93,8 +93,8 @@ class TRPO(AbstractNatural):
     target_kl: float = 0.01
     """δ: radius of the trust region."""
     radius_decay: float = 0.0
-    """β: the radius in iteration n = 1, 2, … is δ n^−β. Steps are as long as the radius even when the
-    gradient is only noise."""
+    """β: the radius in iteration n = 1, 2, … is δ n^−β. Steps are as long as the radius even when
+    the gradient is only noise."""
     max_length: float = float("inf")
     """Longest multiple of the natural direction. Steps then shrink as the gradient does, if
     advantages are not standardised."""

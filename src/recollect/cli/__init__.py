@@ -31,7 +31,7 @@ usage:
   recollect train ALGORITHM ENV [flags]    train one algorithm on several seeds
   recollect compare ENV [flags]            train several algorithms on the same seeds
   recollect theory EXPERIMENT [flags]      check a theorem of the paper, with figures and pictures
-  recollect paper [FIGURE ...] [flags]     the experiments of the paper, every figure, with an answer to every claim
+  recollect paper [FIGURE ...] [flags]     the experiments of the paper, an answer to every claim
   recollect train ALGORITHM --help         all flags of an algorithm
   recollect compare --help                 all flags of a comparison
   recollect theory EXPERIMENT --help       all flags of an experiment
@@ -40,13 +40,15 @@ usage:
 algorithms:    {", ".join(ALGORITHMS)}
                FILE.py:NAME or MODULE:NAME, an algorithm of your own
 environments:  {", ".join(ENVIRONMENTS)} (compiled)
-               any name that Gymnasium knows, for example Hopper-v5, or MODULE:NAME for one that MODULE registers
-               NAME.npz, a finite MDP of your own as arrays (transitions, rewards, initial, discount)
+               any name that Gymnasium knows, for example Hopper-v5,
+               MODULE:NAME for one that MODULE registers,
+               NAME.npz, a finite MDP as arrays (transitions, rewards, initial, discount)
 experiments:   {", ".join(EXPERIMENTS)}
 
-Each run writes a folder below runs/ with its settings (settings.json), curves.csv and learning_curves.png.
+Each run writes a folder below runs/: settings.json, curves.csv and learning_curves.png.
 
-Settings tuned for an algorithm and an environment are used where there are any, unless --no-preset is given.
+Settings tuned for an algorithm and an environment are used where there are any, unless
+--no-preset is given.
 
 examples:
   recollect train rtrpo CartPole-v1 --target-return 475 --environment-steps 50000

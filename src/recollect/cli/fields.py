@@ -1,8 +1,8 @@
 """How fields of algorithms are written on the command line.
 
 Rules have short names, with numbers for their first fields: `--weights policy:2`. Once a rule is
-chosen, its fields are flags of their own: `--advantages gae --advantages.gae-lambda 0.9`. A rule or an
-algorithm of one's own is named by its file or module: `--weights rules.py:Damped:0.5`.
+chosen, its fields are flags of their own: `--advantages gae --advantages.gae-lambda 0.9`. A rule
+or an algorithm of one's own is named by its file or module: `--weights rules.py:Damped:0.5`.
 """
 
 import dataclasses

@@ -50,13 +50,15 @@ class Run:
     copies: int | None = None
     """Copies of the environment for --steps."""
     preset: bool = True
-    """Start from the settings tuned for this algorithm and environment, where there are any, and not from the algorithm's defaults."""
+    """Start from the settings tuned for this algorithm and environment, where there are any, and
+    not from the algorithm's defaults."""
     max_steps: int | None = None
     """Cut episodes after this many steps; the environment's own limit if not given."""
     engine: Engine = "auto"
     """What runs the environment: auto takes a compiled one where there is one, else Gymnasium's."""
     workers: bool = False
-    """Run every copy of a Gymnasium environment in a process of its own, for environments that are slow."""
+    """Run every copy of a Gymnasium environment in a process of its own, for environments that
+    are slow."""
     out: Path | None = None
     """Folder for the results; a new one below runs/ if not given."""
     json: bool = False
@@ -67,7 +69,8 @@ class Run:
 class Comparison:
     """Train several algorithms on the same seeds and draw their learning curves.
 
-    Flags of the algorithms (recollect train ALGORITHM --help) apply to those that have them; vanilla ones keep their window of 1.
+    Flags of the algorithms (recollect train ALGORITHM --help) apply to those that have them;
+    vanilla ones keep their window of 1.
     """
 
     env: tyro.conf.Positional[str]
@@ -104,7 +107,8 @@ def compare(flags: list[str], words: list[str]) -> int:
     for word in unknown:
         if word.startswith("--") and word not in known:
             raise ValueError(
-                f"{word} is a flag of none of {', '.join(trainings)}; see recollect train ALGORITHM --help."
+                f"{word} is a flag of none of {', '.join(trainings)}; see recollect train "
+                "ALGORITHM --help."
             )
     return _execute(trainings, comparison.env, comparison.run, words)
 
@@ -218,7 +222,8 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
 def _environment(
     name: str, algorithms: dict[str, AbstractAlgorithm], run: Run
 ) -> tuple[AbstractEnv | HostEnv, dict[str, AbstractAlgorithm]]:
-    """The environment; one with a discount of its own shares it with the algorithms, unless --discount changes both."""
+    """The environment; one with a discount of its own shares it with the algorithms, unless
+    --discount changes both."""
     settings: dict[str, Any] = dict(engine=run.engine, workers=run.workers)
     if run.max_steps is not None:
         settings["max_steps"] = run.max_steps

@@ -99,7 +99,8 @@ class Steps(AbstractCollector):
 
 
 class Draws(AbstractCollector):
-    """Independent draws (s_T, a_T) with P(T = t) = γ^t (1 − γ), samples of the occupancy measure d^π.
+    """Independent draws (s_T, a_T) with P(T = t) = γ^t (1 − γ), samples of the occupancy measure
+    d^π.
 
     Section 2.3 of the paper. Each restarts the environment and walks T steps without a time limit.
     A walk that terminates before T stands for an absorbing state in which no action matters: it is
@@ -138,7 +139,8 @@ class Draws(AbstractCollector):
 
 
 class Occupancy(AbstractCollector):
-    """Independent draws from d^π itself, where the environment knows it: `Draws` without the walk."""
+    """Independent draws from d^π itself, where the environment knows it: `Draws` without the
+    walk."""
 
     samples: int = eqx.field(static=True, default=5)
 
@@ -163,7 +165,8 @@ class Occupancy(AbstractCollector):
 def _drawn(
     policy: AbstractPolicy, transitions: Batch, discount, steps: Int[Array, " sample"]
 ) -> Rollout:
-    """Independent transitions, each after so many steps, as a batch of episodes with one step each."""
+    """Independent transitions, each after so many steps, as a batch of episodes with one step
+    each."""
     batch = with_log_probs(policy, jax.tree.map(lambda x: x[:, None], transitions))
     worth = jnp.where(batch.mask, batch.rewards, 0)[:, 0] / (1 - discount)
     return Rollout(

@@ -200,11 +200,13 @@ def check_collector(env: HostEnv, collector: AbstractCollector) -> tuple[int, in
         return collector.copies, collector.steps
     if not isinstance(collector, Episodes):
         raise ValueError(
-            f"{type(collector).__name__} needs a compiled environment, which {env.name} is not; collect Episodes or Steps."
+            f"{type(collector).__name__} needs a compiled environment, which {env.name} is not; "
+            "collect Episodes or Steps."
         )
     if env.max_steps is None:
         raise ValueError(
-            f"{env.name} has no time limit, and whole episodes need one; give max_steps, or collect Steps."
+            f"{env.name} has no time limit, and whole episodes need one; give max_steps, or "
+            "collect Steps."
         )
     return collector.episodes, env.max_steps
 
@@ -222,7 +224,8 @@ def _seed_copy_keys(keys: Key[Array, " seed"], copies: int) -> Key[Array, "seed 
 
 @functools.lru_cache(maxsize=16)
 def _sampler(rest: AbstractPolicy, structure, whole: bool):
-    """The compiled function that draws an action for every copy of every seed, with the keys that compiled collection would use."""
+    """The compiled function that draws an action for every copy of every seed, with the keys that
+    compiled collection would use."""
 
     def copy(policy, key, inputs):
         observation, time, step = (

@@ -19,8 +19,8 @@ class Rollout(eqx.Module):
 
     batch: Batch
     returns: Float[Array, "*seed ending"]
-    """Undiscounted returns of the episodes that ended, in the order in which they did, among NaN for
-    those that did not. For independent draws R(s, a) / (1 − γ), whose mean estimates η."""
+    """Undiscounted returns of the episodes that ended, in the order in which they did, among NaN
+    for those that did not. For independent draws R(s, a) / (1 − γ), whose mean estimates η."""
     lengths: Float[Array, "*seed ending"]
     """Steps of these episodes, NaN where `returns` is; for independent draws those of the walk."""
     environment_steps: Int[Array, "*seed"]

@@ -1,4 +1,5 @@
-"""Advantages under the current policy, for every transition in the window, and targets for its critic.
+"""Advantages under the current policy, for every transition in the window, and targets for its
+critic.
 
 With values V (of a critic, or of a linear fit), δ_t = r_t + γ V(s_{t+1}) − V(s_t) and
 ω_t = π(a_t|s_t) / μ(a_t|s_t),
@@ -90,8 +91,8 @@ class Returns(AbstractAdvantages):
     """
 
     baseline: Baseline = eqx.field(static=True, default="mean")
-    """Nothing, the mean return over the window, a linear-quadratic fit of the value over the window,
-    or the critic."""
+    """Nothing, the mean return over the window, a linear-quadratic fit of the value over the
+    window, or the critic."""
     standardise: bool = eqx.field(static=True, default=False)
     """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
 
@@ -332,7 +333,8 @@ def linear_values(
     returns: Float[Array, "*row"],
     mask: Bool[Array, "*row"],
 ):
-    """Ridge regression of returns on 1, the observation and its products of pairs, as a function of observations."""
+    """Ridge regression of returns on 1, the observation and its products of pairs, as a function
+    of observations."""
     features = where_mask(mask, _quadratic(observations))
     flat, targets = features.reshape(-1, features.shape[-1]), where_mask(mask, returns).reshape(-1)
     gram = flat.T @ flat
@@ -353,10 +355,12 @@ def _quadratic(observations: Float[Array, "*row feature"]) -> Float[Array, "*row
 
 
 def _standardised(values: Float[Array, "..."], mask: Bool[Array, "..."]) -> Float[Array, "..."]:
-    """Mean 0 and standard deviation 1, whatever the scale; zero where all values are the same but for rounding."""
+    """Mean 0 and standard deviation 1, whatever the scale; zero where all values are the same but
+    for rounding."""
     values = where_mask(mask, values)
     largest = jnp.abs(values).max()
-    # In units of the largest, neither sums nor squares can overflow, and the floor of the spread has no scale of its own.
+    # In units of the largest, neither sums nor squares can overflow, and the floor of the spread
+    # has no scale of its own.
     values = values / jnp.where(largest > 0, largest, 1)
     centred = where_mask(mask, values - _mean(values, mask))
     spread = jnp.sqrt(_mean(centred**2, mask))

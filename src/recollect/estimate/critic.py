@@ -1,8 +1,8 @@
 """A value network V(s) ≈ V^π(s), apart from the policy, that is refitted at every iteration.
 
-It works in standard units: observations by their running mean and spread, values by those of the latest
-targets. When the scale of the targets moves, the last layer is rewritten so that V itself does not
-(van Hasselt et al. 2016, "Learning values across many orders of magnitude").
+It works in standard units: observations by their running mean and spread, values by those of the
+latest targets. When the scale of the targets moves, the last layer is rewritten so that V itself
+does not (van Hasselt et al. 2016, "Learning values across many orders of magnitude").
 """
 
 from typing import Literal, get_args
@@ -83,7 +83,8 @@ class Critic(eqx.Module):
         mask: Bool[Array, "window episode time"],
         key: PRNGKeyArray,
     ) -> Values:
-        """Least squares on the targets by Adam; the critic as it was if that leads to anything that is not finite."""
+        """Least squares on the targets by Adam; the critic as it was if that leads to anything
+        that is not finite."""
         newest = mask.shape[1] * mask.shape[2]
         rows, wanted, real = (
             observations.reshape(-1, observations.shape[-1]),

@@ -17,7 +17,8 @@ MATRIX_CHUNK = 1024
 
 
 class Fisher(eqx.Module):
-    """F = Σ_i c_i ∇log π(a_i|s_i) ∇log π(a_i|s_i)ᵀ, held as scores and coefficients. A product costs O(N d)."""
+    """F = Σ_i c_i ∇log π(a_i|s_i) ∇log π(a_i|s_i)ᵀ, held as scores and coefficients. A product
+    costs O(N d)."""
 
     scores: AbstractScores
     coefficients: Float[Array, " state"]
@@ -39,7 +40,8 @@ class Fisher(eqx.Module):
         """F written out, O(N d²)."""
 
         def outer(scores, c):
-            # The upper right quarter is the transpose of the lower left: three products instead of four.
+            # The upper right quarter is the transpose of the lower left: three products instead
+            # of four.
             top, bottom = jnp.array_split(scores.columns() * jnp.sqrt(_of_each(scores, c)), 2)
             cross = bottom @ top.T
             return jnp.block([[top @ top.T, cross.T], [cross, bottom @ bottom.T]])

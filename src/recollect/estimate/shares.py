@@ -1,7 +1,7 @@
 """Shares: how much each age of the window contributes to gradient, surrogate and Fisher matrix.
 
-The paper's window counts all rows of the newest K batches alike, whatever has become of them. A rule
-of shares may look at what the data says of each age (`Evidence`) before it decides.
+The paper's window counts all rows of the newest K batches alike, whatever has become of them. A
+rule of shares may look at what the data says of each age (`Evidence`) before it decides.
 """
 
 import abc
@@ -19,7 +19,8 @@ class Evidence(eqx.Module):
     """What is known of the newest K ages, newest first."""
 
     rows: Float[Array, " age"]
-    """S_j, the weight of the transitions of each age: their number, if states are not discounted."""
+    """S_j, the weight of the transitions of each age: their number, if states are not
+    discounted."""
     effective_sample_size: Float[Array, " age"]
     gradients: Callable[[], Float[Array, "age d"]]
     """The gradient from each age alone; all of them cost as much as one over all rows."""

@@ -1,4 +1,5 @@
-"""The last K batches in fixed-shape arrays, newest first, so that the index along `window` is the age.
+"""The last K batches in fixed-shape arrays, newest first, so that the index along `window` is the
+age.
 
 Slots not yet filled are padding, as the tail of a short episode is: estimators average over what
 exists.

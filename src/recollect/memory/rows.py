@@ -1,8 +1,9 @@
 """The window as rows, as the current policy sees them: which old transitions count, and how much.
 
-This is the step that reuse adds to a policy gradient. It is the one place that knows how a history
-becomes rows: each has an age, a mask and a weight. Rows stand newest batch first, so a smaller window
-is a prefix of a larger one: what is built once serves the gradient and the Fisher matrix.
+This is the step that reuse adds to a policy gradient. It is the one place that knows how a
+history becomes rows: each has an age, a mask and a weight. Rows stand newest batch first, so a
+smaller window is a prefix of a larger one: what is built once serves the gradient and the Fisher
+matrix.
 
 A history of no more than one chunk (`CHUNK` rows) is only reshaped. A longer one is packed: real
 transitions first, then padding, so that work which goes chunk by chunk stops where the data stops.
@@ -151,7 +152,8 @@ class Window(eqx.Module):
         return self._coefficients(self.rows.weights)
 
     def state_coefficients(self) -> Float[Array, " newest"]:
-        """The same for functions of the state alone, which no ratio of action probabilities concerns."""
+        """The same for functions of the state alone, which no ratio of action probabilities
+        concerns."""
         return self._coefficients(self.rows.occupancy_ratio)
 
     def coverage(self) -> Float[Array, ""]:

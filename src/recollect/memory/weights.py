@@ -74,9 +74,11 @@ class AbstractWeightRule(eqx.Module):
         """ω of every row; what it is in padding does not matter, if it is finite."""
 
     def occupancy_ratio(self, view: View) -> Float[Array, " row"]:
-        """The part of ω that is about states alone, d^π(s) / d^μ(s): one, if the rule leaves it out.
+        """The part of ω that is about states alone, d^π(s) / d^μ(s): one, if the rule leaves it
+        out.
 
-        What has integrated the actions out, as the closed form of the Fisher matrix, is weighed by it.
+        What has integrated the actions out, as the closed form of the Fisher matrix, is weighed
+        by it.
         """
         return jnp.ones_like(view.log_ratio)
 
@@ -192,7 +194,8 @@ WEIGHT_RULES: dict[Ratio, type[PolicyRatio | OccupancyRatio]] = {
 def truncated(
     log_weights: Float[Array, "*row"], most: Float[Array, ""] | float
 ) -> Float[Array, "*row"]:
-    """min(exp(log_weights), most); the minimum is taken of logarithms, so that nothing overflows."""
+    """min(exp(log_weights), most); the minimum is taken of logarithms, so that nothing
+    overflows."""
     return jnp.exp(jnp.minimum(log_weights, jnp.log(most)))
 
 
@@ -203,7 +206,8 @@ def check_truncation(most: float) -> None:
 
 
 def effective_sample_size(weights: Float[Array, "*row sample"]) -> Float[Array, "*row"]:
-    """(Σω)² / Σω²: how many unweighted samples the weighted ones are worth; 0 where there are none."""
+    """(Σω)² / Σω²: how many unweighted samples the weighted ones are worth; 0 where there are
+    none."""
     # Scaled by the largest weight first, so that squares of large weights cannot overflow.
     weights = weights / positive(weights.max(-1, keepdims=True))
     square = jnp.sum(weights**2, -1)

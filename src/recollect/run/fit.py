@@ -21,7 +21,8 @@ from recollect.step.project import Simplex
 
 
 def check_draws(algorithm: AbstractAlgorithm, collector: AbstractCollector) -> None:
-    """Raise if independent draws, which are episodes of one step, could not tell what an action is worth."""
+    """Raise if independent draws, which are episodes of one step, could not tell what an action
+    is worth."""
     if not isinstance(collector, Draws | Occupancy):
         return
     name, advantages = type(collector).__name__, algorithm.advantages
@@ -41,7 +42,8 @@ def check_draws(algorithm: AbstractAlgorithm, collector: AbstractCollector) -> N
 def check_fit(
     env: AbstractEnv | HostEnv, algorithm: AbstractAlgorithm, start: Start = None
 ) -> None:
-    """Raise unless the policy can act in the environment and the algorithm's settings make sense there."""
+    """Raise unless the policy can act in the environment and the algorithm's settings make sense
+    there."""
     name = env_name(env)
     key = jax.random.key(0)
     if isinstance(start, Architecture):
@@ -56,7 +58,8 @@ def check_fit(
         policy, observation, action, _ = eqx.filter_eval_shape(act)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"policy does not fit {name}, whose observations have {env.observation_size} features: {error}; "
+            f"policy does not fit {name}, whose observations have {env.observation_size} "
+            f"features: {error}; "
             "build it for that size, or leave it out to get one that fits."
         ) from error
     if (
@@ -64,13 +67,15 @@ def check_fit(
         or jnp.issubdtype(action.dtype, jnp.integer) != env.actions.whole
     ):
         raise ValueError(
-            f"policy gives actions of shape {action.shape} and type {action.dtype}, but {name} takes {env.actions}; build it for that."
+            f"policy gives actions of shape {action.shape} and type {action.dtype}, but {name} "
+            f"takes {env.actions}; build it for that."
         )
     if isinstance(policy, Policy) and isinstance(policy.head, Softmax | Probabilities):
         outputs = eqx.filter_eval_shape(policy.outputs, observation).shape[0]
         if outputs != env.actions.count:
             raise ValueError(
-                f"policy chooses among {outputs} actions, but {name} has {env.actions.count}; build it for that many."
+                f"policy chooses among {outputs} actions, but {name} has {env.actions.count}; "
+                "build it for that many."
             )
     direct, project, count = (
         isinstance(policy, Policy) and isinstance(policy.head, Probabilities),
@@ -79,19 +84,22 @@ def check_fit(
     )
     if direct != isinstance(project, Simplex):
         raise ValueError(
-            f"project={type(project).__name__} does not go with this policy; a table of probabilities (tabular_direct_policy) "
+            f"project={type(project).__name__} does not go with this policy; a table of "
+            "probabilities (tabular_direct_policy) "
             "needs project=Simplex(), and no other policy can use it."
         )
     if isinstance(project, Simplex) and count and float(project.floor) * count >= 1:
         raise ValueError(
-            f"floor={float(project.floor):g} leaves no room for {count} actions; give less than {1 / count:g}."
+            f"floor={float(project.floor):g} leaves no room for {count} actions; give less than "
+            f"{1 / count:g}."
         )
     if (
         isinstance(env, AbstractOracle)
         and abs(float(env.discount) - float(algorithm.discount)) > 1e-6
     ):
         raise ValueError(
-            f"discount={float(algorithm.discount):g} of the algorithm differs from discount={float(env.discount):g} of {name}; "
+            f"discount={float(algorithm.discount):g} of the algorithm differs from discount="
+            f"{float(env.discount):g} of {name}; "
             f"give the algorithm discount={float(env.discount):g}."
         )
     exact = needs_oracle(algorithm)

@@ -1,9 +1,11 @@
 """Settings of every algorithm, tuned for the environments that people try first.
 
-What the tuning taught (on seeds from 1000 on; those reported start at 0): standardised advantages, steps scaled to a radius and
-Adam all make steps as long in a solved problem as in an unsolved one, and there they follow noise until the policy is lost
-again. So for the balancing tasks advantages keep their size, TRPO has a longest multiple of the natural direction, and Adam an
-epsilon. Windows hold some 2,000 transitions, several episodes, so that what one episode taught is not forgotten in the next.
+What the tuning taught (on seeds from 1000 on; those reported start at 0): standardised
+advantages, steps scaled to a radius and Adam all make steps as long in a solved problem as in an
+unsolved one, and there they follow noise until the policy is lost again. So for the balancing
+tasks advantages keep their size, TRPO has a longest multiple of the natural direction, and Adam
+an epsilon. Windows hold some 2,000 transitions, several episodes, so that what one episode taught
+is not forgotten in the next.
 """
 
 import dataclasses
@@ -41,7 +43,8 @@ class Preset:
 
 
 def preset(algorithm: str, env: str) -> Preset:
-    """The tuned settings of a named algorithm on a named environment; its sensible defaults where nothing has been tuned."""
+    """The tuned settings of a named algorithm on a named environment; its sensible defaults where
+    nothing has been tuned."""
     check_name("algorithm", algorithm, ALGORITHMS)
     tuned = PRESETS.get(env)
     return default_preset(algorithm) if tuned is None else tuned[algorithm]
@@ -64,7 +67,8 @@ CRITIC = Critic(learning_rate=3e-3, minibatch=128)
 
 
 def _gradients(discount: float, policy: Architecture) -> dict[str, Preset]:
-    """Plain and natural gradients: Adam for the one, a fixed multiple of the direction for the other."""
+    """Plain and natural gradients: Adam for the one, a fixed multiple of the direction for the
+    other."""
     shared: dict[str, Any] = dict(discount=discount, advantages=SCALED, critic=CRITIC)
     plain: dict[str, Any] = dict(optimizer="adam", learning_rate=0.01)
     natural: dict[str, Any] = dict(fisher=ExpectedFisher(), damping=0.01, learning_rate=0.1)
@@ -121,13 +125,15 @@ def _running(
     radius: float,
     damping: float,
 ) -> dict[str, Preset]:
-    """For bodies that learn to run. The first spread of actions decides most: what throws a hopper over sets a cheetah in motion."""
+    """For bodies that learn to run. The first spread of actions decides most: what throws a
+    hopper over sets a cheetah in motion."""
     shared: dict[str, Any] = dict(
         discount=discount,
         advantages=VTrace(gae_lambda=gae_lambda, standardise=True),
     )
-    # The closed form has several rows for each state, so one batch of states is enough for the Fisher matrix, and with
-    # so much damping a preconditioner from few rows takes as many steps, each in less time.
+    # The closed form has several rows for each state, so one batch of states is enough for the
+    # Fisher matrix, and with so much damping a preconditioner from few rows takes as many steps,
+    # each in less time.
     natural: dict[str, Any] = dict(
         fisher=ExpectedFisher(),
         fisher_window=1,
@@ -152,7 +158,8 @@ def _running(
 
 
 def _careful(rppo: Preset) -> Preset:
-    """A cheetah that runs is quickly thrown over by long steps: more of them, each shorter, and little noise."""
+    """A cheetah that runs is quickly thrown over by long steps: more of them, each shorter, and
+    little noise."""
     algorithm = dataclasses.replace(
         rppo.algorithm, window=2, learning_rate=1e-4, epochs=20, minibatch=64, clip=0.1
     )

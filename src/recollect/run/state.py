@@ -26,7 +26,8 @@ from recollect.runtime import cores
 RECENT_EPISODES = 20
 """A target return counts as reached when the mean over this many latest episodes reaches it."""
 Curves = dict[str, np.ndarray]
-"""Figures of every iteration; arrays have the axes seed, iteration and are NaN after a seed's end."""
+"""Figures of every iteration; arrays have the axes seed, iteration and are NaN after a seed's
+end."""
 
 
 class SeedState(eqx.Module):

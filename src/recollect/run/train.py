@@ -38,9 +38,9 @@ class Training:
     """The learned policies, stacked along a leading seed axis."""
     seeds: tuple[int, ...]
     curves: Curves
-    """`return_mean` and `length_mean` of the episodes that ended in the batch that each update used,
-    `recent_return` (mean over the latest 20 episodes), cumulative `environment_steps`, and every
-    figure of `Info`."""
+    """`return_mean` and `length_mean` of the episodes that ended in the batch that each update
+    used, `recent_return` (mean over the latest 20 episodes), cumulative `environment_steps`, and
+    every figure of `Info`."""
     clock: np.ndarray
     """Seconds since the start, without compilation, at each iteration (even within a chunk)."""
     compile_seconds: float
@@ -250,7 +250,8 @@ def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 def _limits(iterations, environment_steps, target_return) -> Limits:
     if iterations is None and environment_steps is None:
         raise ValueError(
-            "iterations=None and environment_steps=None leave training without an end; give at least one of them."
+            "iterations=None and environment_steps=None leave training without an end; give at "
+            "least one of them."
         )
     for field, value in dict(iterations=iterations, environment_steps=environment_steps).items():
         if value is not None:
@@ -272,8 +273,10 @@ def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...], hopeless: boo
         " Training stopped, as every one of the latest updates was refused." if hopeless else ""
     )
     warnings.warn(
-        f"{len(places)} of {np.isfinite(refused).sum()} updates were refused and left the policy as it was, the first for seed "
-        f"{seeds[seed]} in iteration {iteration + 1}: {REFUSALS[int(refused[seed, iteration])]}.{stopped}",
+        f"{len(places)} of {np.isfinite(refused).sum()} updates were refused and left the policy "
+        "as it was, the first for seed "
+        f"{seeds[seed]} in iteration {iteration + 1}: {REFUSALS[int(refused[seed, iteration])]}."
+        f"{stopped}",
         stacklevel=3,
     )
 
@@ -283,7 +286,8 @@ def _warn_of_returns(returns: np.ndarray, seeds: tuple[int, ...]) -> None:
     if len(places):
         seed, iteration = places[0]
         warnings.warn(
-            f"{len(places)} batches have returns that are not finite, the first for seed {seeds[seed]} in iteration {iteration + 1}: "
+            f"{len(places)} batches have returns that are not finite, the first for seed "
+            f"{seeds[seed]} in iteration {iteration + 1}: "
             "rewards overflow single precision; scale them down.",
             stacklevel=3,
         )

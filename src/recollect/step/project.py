@@ -36,7 +36,8 @@ class Box(AbstractProjection):
         numbers = isinstance(self.low, int | float) and isinstance(self.high, int | float)
         if numbers and not self.low < self.high:
             raise ValueError(
-                f"low={self.low!r} is not below high={self.high!r}; give the bounds of a box in that order."
+                f"low={self.low!r} is not below high={self.high!r}; give the bounds of a box in "
+                "that order."
             )
 
     def __call__(self, policy: Module) -> Module:
@@ -59,9 +60,11 @@ class Ball(AbstractProjection):
 
 
 class Simplex(AbstractProjection):
-    """Each state's action probabilities are at least `floor` and sum to one, for `tabular_direct_policy`.
+    """Each state's action probabilities are at least `floor` and sum to one, for
+    `tabular_direct_policy`.
 
-    A floor above zero keeps every action possible, so that importance weights exist (assumption A.1.5).
+    A floor above zero keeps every action possible, so that importance weights exist (assumption
+    A.1.5).
     """
 
     floor: float = 1e-3

@@ -6,11 +6,11 @@ With N rows, d parameters and k steps of conjugate gradients the operations are 
     sample     N³/3 + 16 N d        the N×N system that the Woodbury identity leads to, for small N
     cg         4 N d k              products with F only, memory O(N·width)
 
-Conjugate gradients are preconditioned by a direct solve on a few hundred well-chosen rows. That is
-what makes them exact enough: in training on cartpole (N = 8,000, d = 226, ε = 1e-3) they reach a
-residual of 1 % in about 5 steps, against 39 without, and 10 plain steps leave a residual of 12–20 %.
-Starting from the previous direction saves nothing there, because the gradient's noise turns the
-direction anew.
+Conjugate gradients are preconditioned by a direct solve on a few hundred well-chosen rows. That
+is what makes them exact enough: in training on cartpole (N = 8,000, d = 226, ε = 1e-3) they reach
+a residual of 1 % in about 5 steps, against 39 without, and 10 plain steps leave a residual of
+12–20 %. Starting from the previous direction saves nothing there, because the gradient's noise
+turns the direction anew.
 """
 
 import abc
@@ -84,7 +84,8 @@ class AbstractSolver(eqx.Module):
         damping: Float[Array, ""] | float,
         guess: Float[Array, " d"],
     ) -> Solution:
-        """x and its residual, by plain conjugate gradients where rounding has spoilt `direction`."""
+        """x and its residual, by plain conjugate gradients where rounding has spoilt
+        `direction`."""
         direction, steps = self.direction(fisher, gradient, damping, guess)
         solution = _judged(fisher, gradient, damping, direction, steps)
         if fisher.shape[0] == 1:  # A division needs no second try.
@@ -203,11 +204,13 @@ def _judged(fisher: Fisher, gradient, damping, direction, steps) -> Solution:
 
 
 def cheapest(parameters: int, rows: int, rank: int = 1) -> Method:
-    """The method with the least milliseconds by the cost model above, for shapes known when compiling.
+    """The method with the least milliseconds by the cost model above, for shapes known when
+    compiling.
 
     The rates are operations a millisecond on two CPU cores: dense products, factorisations (which
     are small) and products with layers. Conjugate gradients are reckoned at 15 steps and 3 ms for
-    the preconditioner, what cartpole took at its hardest. Where each state has `rank` rows, products cost as much as with one.
+    the preconditioner, what cartpole took at its hardest. Where each state has `rank` rows,
+    products cost as much as with one.
     """
     dense, factor, layer = 80e6, 25e6, 30e6
     product = 4 * rows / rank * parameters / layer
@@ -224,9 +227,10 @@ def _preconditioner(
 ) -> tuple[Inverse, Float[Array, ""]]:
     """(F + ε′I)⁻¹ on a few rows by factoring the smaller matrix, and ε′.
 
-    ε′ is at least what rounding does to the matrix. Below that its inverse is noise, and need not even be
-    positive: at ε = 1e-3 and eigenvalues up to 6,600 (two layers of 64 units on a double pendulum)
-    conjugate gradients left a residual of 0.31 after 100 steps, and reach 0.01 in 80 with ε′ = 0.05.
+    ε′ is at least what rounding does to the matrix. Below that its inverse is noise, and need not
+    even be positive: at ε = 1e-3 and eigenvalues up to 6,600 (two layers of 64 units on a double
+    pendulum) conjugate gradients left a residual of 0.31 after 100 steps, and reach 0.01 in 80
+    with ε′ = 0.05.
     """
     parameters, rows = few.shape
     matrix = few.matrix() if parameters <= rows else few.gram()
@@ -239,14 +243,16 @@ def _preconditioner(
 def _sample_space(
     fisher: Fisher, gram: Float[Array, "row row"], damping: Float[Array, ""] | float
 ) -> Inverse:
-    """(F + εI)⁻¹ g = (g − H (HᵀH + εI)⁻¹ Hᵀ g) / ε with H = J C^½, by factoring the N×N matrix HᵀH."""
+    """(F + εI)⁻¹ g = (g − H (HᵀH + εI)⁻¹ Hᵀ g) / ε with H = J C^½, by factoring the N×N matrix
+    HᵀH."""
     root = fisher.root_coefficients()
     inner = _factored(gram, damping)
     return lambda g: (g - fisher.scores.pull(root * inner(root * fisher.scores.push(g)))) / damping
 
 
 def _refined(fisher: Fisher, damping: Float[Array, ""] | float, inverse: Inverse) -> Inverse:
-    """The inverse applied once more to the residual, which restores digits lost in the difference above."""
+    """The inverse applied once more to the residual, which restores digits lost in the difference
+    above."""
 
     def apply(g):
         x = inverse(g)

@@ -22,5 +22,6 @@ def clipped(
     advantages: Float[Array, " row"],
     clip: Float[Array, ""] | float,
 ) -> Bool[Array, " row"]:
-    """Where the surrogate no longer depends on r: already beyond the clip, in the direction the advantage asks for."""
+    """Where the surrogate no longer depends on r: already beyond the clip, in the direction the
+    advantage asks for."""
     return jnp.where(advantages > 0, ratio > centre + clip, ratio < centre - clip)

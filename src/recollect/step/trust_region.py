@@ -1,13 +1,15 @@
-"""How far to go along a natural direction: as far as the KL divergence allows, then back until it pays.
+"""How far to go along a natural direction: as far as the KL divergence allows, then back until it
+pays.
 
-The trust region is KL(π_n ‖ π) averaged over states. A policy ratio corrects which actions were taken, not which
-states were visited, so the average is over states as they were met, unweighted: once over those of the newest batch,
-which the current policy visited itself, and once over those of the whole window, which are more. A step must pass
-both: the newest states alone are few, and the window alone has states that the policy has left behind.
+The trust region is KL(π_n ‖ π) averaged over states. A policy ratio corrects which actions were
+taken, not which states were visited, so the average is over states as they were met, unweighted:
+once over those of the newest batch, which the current policy visited itself, and once over those
+of the whole window, which are more. A step must pass both: the newest states alone are few, and
+the window alone has states that the policy has left behind.
 
-The states are also those that the direction was made from, and the KL is larger on others. So the mean over the
-window has to stay inside by three standard errors, taken between trajectories. `benchmarks/trust_region.py`
-measures what that is worth on fresh states.
+The states are also those that the direction was made from, and the KL is larger on others. So the
+mean over the window has to stay inside by three standard errors, taken between trajectories.
+`benchmarks/trust_region.py` measures what that is worth on fresh states.
 """
 
 from collections.abc import Callable
@@ -30,7 +32,8 @@ class Search(eqx.Module):
 
 
 def length_to_radius(solution: Solution, radius: Float[Array, ""] | float) -> Float[Array, ""]:
-    """t such that ½ t² xᵀ(F + εI)x = radius: the step whose KL, to second order, is at most the radius."""
+    """t such that ½ t² xᵀ(F + εI)x = radius: the step whose KL, to second order, is at most the
+    radius."""
     curvature = solution.direction @ solution.product
     # A policy without doubts has a gradient of nothing, or so small that its square is.
     return jnp.sqrt(2 * radius / jnp.maximum(curvature, jnp.finfo(curvature.dtype).tiny))
@@ -42,7 +45,8 @@ def backtrack(
     shrink: Float[Array, ""] | float,
     most: int,
 ) -> Search:
-    """The first of `length`, `length`·shrink, `length`·shrink², … that passes, after at most `most` shortenings."""
+    """The first of `length`, `length`·shrink, `length`·shrink², … that passes, after at most
+    `most` shortenings."""
 
     def try_next(search):
         shorter = Search(search.length * shrink, search.backtracks + 1, jnp.array(False))
