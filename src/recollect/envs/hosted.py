@@ -56,7 +56,8 @@ class HostEnv:
     envpool: str | None = None
     """Instead of a factory, EnvPool's name for the environment."""
     limited: bool = False
-    """Whether `max_steps` was given by the user rather than by the environment."""
+    """Whether `max_steps` was given by the user, so that the collector has to truncate episodes. It
+    is false for EnvPool, which is told the limit and truncates them itself."""
 
     def __post_init__(self):
         if self.observation_size == 0:

@@ -74,7 +74,7 @@ class AbstractScores(eqx.Module):
 
 
 class LayerScores(AbstractScores):
-    """Scores of a network of affine layers, one for each state.
+    """Scores of a network of affine layers, one for each transition.
 
     Parameters are ordered by layer, each with its weight before its bias, and the head's come last.
     """
@@ -103,7 +103,7 @@ class LayerScores(AbstractScores):
             outs, ins = δ.shape[0], x.shape[0]
             matrix = vector[at : at + outs * ins].reshape(outs, ins)
             at += outs * ins
-            # Both are δᵀ M x; the intermediate product is that with fewer entries.
+            # Both are δᵀ M x; the one with the smaller intermediate product is taken.
             total = total + jnp.sum((matrix @ x) * δ if outs < ins else (matrix.T @ δ) * x, 0)
             if bias:
                 total = total + vector[at : at + outs] @ δ
@@ -113,6 +113,7 @@ class LayerScores(AbstractScores):
     def pull(self, coefficients: Float[Array, " row"]) -> Float[Array, " d"]:
         parts = []
         for x, δ, bias in self._layers():
+            # Both are δ diag(u) xᵀ; the smaller of the two factors is scaled.
             matrix = (
                 (δ * coefficients) @ x.T if δ.shape[0] < x.shape[0] else δ @ (x * coefficients).T
             )
