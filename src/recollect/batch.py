@@ -1,4 +1,4 @@
-"""The one shape in which data travels: a batch of transitions, padded and masked."""
+"""Transitions as all parts of the library exchange them: arrays, padded and masked."""
 
 import dataclasses
 
@@ -13,9 +13,7 @@ class Batch(eqx.Module):
     """Transitions of one iteration; every array begins with the axes `episode, time`.
 
     An entry of the first axis is one episode, one copy of the environment, or (with a single time)
-    one independent draw. Where `mask` is false the entry is padding and its content has no meaning.
-    `terminated` (the environment ended) and `truncated` (we stopped watching) stay apart, and
-    `next_observations` is the true successor even where a new episode begins right after.
+    one independent draw. Entries where `mask` is false are padding; their values have no meaning.
     """
 
     observations: Float[Array, "..."]
@@ -24,17 +22,21 @@ class Batch(eqx.Module):
     """log π(a|s) under the policy that acted, which importance weights divide by."""
     rewards: Float[Array, "*axes"]
     next_observations: Float[Array, "..."]
+    """The true successors, also where the next entry begins a new episode."""
     terminated: Bool[Array, "*axes"]
+    """Whether the problem ended with this transition, so that no reward follows."""
     truncated: Bool[Array, "*axes"]
+    """Whether only the recording stopped here, so that rewards would have followed."""
     times: Int[Array, "*axes"]
     """Steps since the episode began, for weighting states by γ^t."""
     mask: Bool[Array, "*axes"]
+    """True for transitions, false for padding."""
     absorbed: Bool[Array, "*axes"] | None = None
-    """Draws that fell after the end of their episode, for independent draws only: padding, since no action
-    mattered there, that still counts in the size of the batch."""
+    """For independent draws only: draws that fell after the end of their episode. No action matters
+    there, so they are padding, but they count in the size of the batch."""
 
 
 def zero_padding(batch: Batch) -> Batch:
-    """The batch with zeros in its padding, so that nothing computed there can be non-finite."""
+    """The batch with zeros in its padding, so that no computation there overflows or yields NaN."""
     zeroed = jax.tree.map(lambda values: where_mask(batch.mask, values), batch)
     return dataclasses.replace(zeroed, absorbed=batch.absorbed)

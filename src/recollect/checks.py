@@ -1,6 +1,7 @@
-"""Checks of what a user may get wrong, one sentence each: field, value, remedy.
+"""Checks of arguments. Each error is one sentence that names the field, its value and the remedy.
 
-They look at plain numbers only, Python's and NumPy's, so that traced values pass through constructors untouched.
+Only Python's and NumPy's numbers are checked; traced values pass, so that constructors can be
+called inside `jit`.
 """
 
 import difflib
@@ -20,7 +21,20 @@ def check_number(
     infinite: bool = False,
     remedy: str,
 ) -> None:
-    """Raise unless `value` is a number between `low` and `high`, finite unless it may be `infinite`; tracers, arrays and functions pass."""
+    """Raise a ValueError if `value` is a plain number out of range, or certainly not a number.
+
+    Tracers, arrays and functions (schedules) pass unchecked.
+
+    Args:
+        field: name of the argument, for the message.
+        value: to be checked.
+        low: least value allowed.
+        high: largest value allowed.
+        open_low: exclude `low` itself.
+        open_high: exclude `high` itself.
+        infinite: allow infinity.
+        remedy: end of the message, what to do instead.
+    """
     if value is None or isinstance(value, bool | str):
         raise ValueError(f"{field}={value!r} is not a number; {remedy}.")
     if not isinstance(value, numbers.Real):
@@ -33,7 +47,13 @@ def check_number(
 
 
 def check_count(field: str, value, remedy: str = "give a whole number of at least 1") -> None:
-    """Raise unless `value` is a whole number of at least one."""
+    """Raise a ValueError unless `value` is a whole number of at least 1.
+
+    Args:
+        field: name of the argument, for the message.
+        value: to be checked.
+        remedy: end of the message, what to do instead.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         shown = value if isinstance(value, numbers.Number) else repr(value)
         raise ValueError(f"{field}={shown} is not a whole number of at least 1; {remedy}.")
@@ -42,7 +62,21 @@ def check_count(field: str, value, remedy: str = "give a whole number of at leas
 def check_name(
     field: str, value, names: Iterable[str], others: Iterable[str] = (), source: str = ""
 ) -> None:
-    """Raise unless `value` is one of `names` or of `others`, which are too many to list and come from a `source`."""
+    """Raise a ValueError unless `value` is a known name; the message suggests the nearest one.
+
+    Args:
+        field: name of the argument, for the message.
+        value: to be checked.
+        names: known names, which the message lists.
+        others: further known names, too many to list.
+        source: what the message calls the `others`.
+
+    Example:
+        >>> from recollect.checks import check_name
+        >>> check_name("activation", "rellu", ["relu", "tanh"])
+        Traceback (most recent call last):
+        ValueError: activation='rellu' is unknown; did you mean 'relu'? choose from 'relu', 'tanh'.
+    """
     names = list(names)
     known = {name.lower(): name for name in (*names, *others)}
     if value in known.values():

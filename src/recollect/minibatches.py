@@ -1,4 +1,4 @@
-"""Sweeping over data in random minibatches: several epochs, each in a new order, until told to stop."""
+"""Sweeps over data in random minibatches: several epochs, each in a new order, or until a stop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 Indices = Int[Array, " sample"] | slice
-"""Which rows a minibatch holds, as an index; all of them in their order where one minibatch holds everything."""
+"""The rows of a minibatch, as an index; a slice where one minibatch holds all rows."""
 
 
 def sweep(
@@ -20,10 +20,35 @@ def sweep(
     step: Callable[[Any, Indices, Bool[Array, " sample"]], tuple[Any, Bool[Array, ""]]],
     carry: Any,
 ) -> Any:
-    """The carry after `step(carry, rows, real)` for each minibatch, until a step says that it was the last.
+    """Call `step` for one minibatch after another.
 
-    Only rows inside `mask` are visited, each once an epoch. They are dealt out evenly to as few
-    minibatches of at most `size` rows as will hold them; `real` is false where a minibatch has a row less.
+    Only rows inside `mask` are visited, each once an epoch, in an order drawn anew for each epoch.
+    They are distributed evenly over as few minibatches of at most `size` rows as hold them.
+
+    Args:
+        key: for the order of rows.
+        mask: true for the rows to visit.
+        epochs: number of times that each row is visited.
+        size: largest number of rows of a minibatch.
+        step: `step(carry, rows, real)` returns the next carry and whether to go on. All minibatches
+            have arrays of the same length; `real` is false for entries that do not belong to it.
+        carry: first carry.
+
+    Returns:
+        The carry after the last step.
+
+    Example:
+        The sum of the rows inside the mask, in minibatches of two.
+
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from recollect.minibatches import sweep
+        >>> data = jnp.array([1.0, 2.0, 4.0, 8.0])
+        >>> def add(total, rows, real):
+        ...     return total + jnp.sum(jnp.where(real, data[rows], 0)), jnp.array(True)
+        >>> mask = jnp.array([True, True, False, True])
+        >>> float(sweep(jax.random.key(0), mask, epochs=1, size=2, step=add, carry=jnp.array(0.0)))
+        11.0
     """
     size = min(size, len(mask))
     count = mask.sum()
@@ -31,6 +56,7 @@ def sweep(
 
     def shuffled(epoch) -> Int[Array, " row"]:
         draws = jax.random.uniform(jax.random.fold_in(key, epoch), mask.shape)
+        # Rows outside the mask sort behind all others, as draws are below 1.
         return jnp.argsort(jnp.where(mask, draws, 2.0))
 
     def minibatch(loop):
@@ -38,7 +64,7 @@ def sweep(
         order = lax.cond(i == 0, lambda: shuffled(epoch), lambda: order)
         start, end = i * count // batches, (i + 1) * count // batches
         rows = lax.dynamic_slice_in_dim(order, start, size)
-        # A slice that would leave the array starts earlier; what belongs to this minibatch is inside in any case.
+        # A slice that would reach beyond the array starts earlier, and still contains [start, end).
         at = jnp.minimum(start, len(mask) - size) + jnp.arange(size)
         carry, go_on = step(carry, rows, (at >= start) & (at < end))
         last = i + 1 == batches
@@ -46,12 +72,15 @@ def sweep(
 
     def whole(loop):
         epoch, i, order, carry, _ = loop
-        # The order does not matter here, and to gather the rows would take a fifth of the time of a step.
+        # The order does not matter here, and gathering the rows takes a fifth of a step's time.
         carry, go_on = step(carry, slice(None), mask)
         return epoch + 1, i, order, carry, go_on
 
+    def unfinished(loop):
+        return (loop[0] < epochs) & loop[4]
+
+    # Epoch, number of the minibatch in it, order of rows, carry, whether to go on.
     zero = jnp.zeros((), count.dtype)
-    loop = (zero, zero, jnp.arange(len(mask)), carry, count > 0)
-    return lax.while_loop(
-        lambda loop: (loop[0] < epochs) & loop[4], whole if size == len(mask) else minibatch, loop
-    )[3]
+    first = (zero, zero, jnp.arange(len(mask)), carry, count > 0)
+    last = lax.while_loop(unfinished, whole if size == len(mask) else minibatch, first)
+    return last[3]

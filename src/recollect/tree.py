@@ -1,4 +1,4 @@
-"""Pytrees of arrays: θ as one vector, masks, and which numbers are traced."""
+"""Pytrees of arrays: θ as one vector, masks, and Python floats as arrays."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,27 +14,50 @@ Module = TypeVar("Module", bound=eqx.Module)
 
 
 class Frozen(eqx.Module):
-    """Base of modules whose arrays are not part of θ."""
+    """Base class of modules whose arrays are not part of θ."""
 
 
 def flatten(module: Module) -> tuple[Float[Array, " d"], Callable[[Float[Array, " d"]], Module]]:
-    """θ: the floating-point arrays of a module as one vector, and the way back from a vector to a module."""
+    """The parameters θ of a module as one vector, and the function back to a module.
+
+    θ consists of the floating-point arrays outside `Frozen` parts, in the order of the pytree.
+
+    Args:
+        module: for example a policy.
+
+    Returns:
+        θ, and the function that puts a vector in its place.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from recollect import ShiftPolicy
+        >>> from recollect.tree import flatten
+        >>> θ, unflatten = flatten(ShiftPolicy(jnp.array(2.0)))
+        >>> θ.shape, float(unflatten(θ + 1).shift)
+        ((1,), 3.0)
+    """
     arrays, rest = split_parameters(module)
     vector, unravel = ravel_pytree(arrays)
     return vector, lambda vector: eqx.combine(unravel(vector), rest)
 
 
 def split_parameters(module: Module) -> tuple[Module, Module]:
-    """The arrays that θ consists of, and everything else, each with None in place of the other."""
+    """The arrays that θ consists of, and everything else, each with None in place of the other.
+
+    `eqx.combine` joins them again.
+    """
     frozen = lambda node: isinstance(node, Frozen)
-    learned = jax.tree.map(
-        lambda node: not frozen(node) and eqx.is_inexact_array(node), module, is_leaf=frozen
-    )
-    return eqx.partition(module, learned)
+    is_parameter = lambda node: not frozen(node) and eqx.is_inexact_array(node)
+    return eqx.partition(module, jax.tree.map(is_parameter, module, is_leaf=frozen))
 
 
 def where_mask(mask: Bool[Array, "..."], values: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-    """`values` where `mask` is true, else zero; `mask` lacks the trailing axes of `values`."""
+    """`values` where `mask` is true, else zero.
+
+    Args:
+        mask: its axes are the first axes of `values`.
+        values: may have further axes.
+    """
     mask = mask.reshape(mask.shape + (1,) * (values.ndim - mask.ndim))
     return jnp.where(mask, values, jnp.zeros((), values.dtype))
 
@@ -46,6 +69,11 @@ def all_finite(tree) -> Bool[Array, ""]:
 
 
 def traced_floats(tree):
-    """Python floats become arrays, so that another learning rate or damping does not compile anew."""
-    number = lambda x: isinstance(x, float | np.floating)
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)) if number(x) else x, tree)
+    """The pytree with Python and NumPy floats as arrays.
+
+    `jit` compiles again for every new value of a Python float, but not of an array, so that another
+    learning rate or damping uses the same program.
+    """
+    is_float = lambda x: isinstance(x, float | np.floating)
+    to_array = lambda x: jnp.asarray(x, jnp.result_type(float)) if is_float(x) else x
+    return jax.tree.map(to_array, tree)

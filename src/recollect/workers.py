@@ -1,7 +1,9 @@
-"""Independent tasks in processes of their own, each held to one core.
+"""Independent tasks in one process for each core.
 
-XLA shares operations with all cores that it sees, which small ones pay for, and compiles a program on one core alone. A process for
-each core does neither harm. What goes between the processes is pickled, through pipes that no one else can write to, and never to a file.
+Within one process, XLA splits even small operations over all cores that it sees, which costs more
+than it gains, and compiles a program on a single core. One process for each core avoids both. What
+the processes exchange is pickled and goes through pipes, to which nobody else can write, and never
+through a file.
 """
 
 import contextlib
@@ -29,14 +31,26 @@ def on_every_core(
     watch: Callable[[], None] = lambda: None,
     at_once: int | None = None,
 ) -> list[Result]:
-    """What `function` gives for each task, begun in order, as many at once as there are cores. `watch` is called every second."""
-    most = min(cores(), len(tasks), at_once or len(tasks))
-    workers = [_start(core) for core in core_numbers()[:most]]
+    """`[function(task) for task in tasks]`, computed by as many processes as there are cores.
+
+    Args:
+        function: importable by name, so that it can be pickled.
+        tasks: arguments, begun in this order.
+        watch: called at least every second meanwhile, for example to show progress.
+        at_once: largest number of processes; by default only the cores limit it.
+
+    Raises:
+        ValueError, OSError: as raised by `function`.
+        RuntimeError: with the traceback, for any other error of `function`.
+        ChildProcessError: if a process died.
+    """
+    number = min(cores(), len(tasks), at_once or len(tasks))
+    workers = [_start(core) for core in core_numbers()[:number]]
     free: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
     for worker in workers:
         free.put(worker)
 
-    def give_away(task: Task) -> Result:
+    def run_on_free_worker(task: Task) -> Result:
         worker = free.get()
         try:
             return _ask(worker, function, task)
@@ -45,13 +59,14 @@ def on_every_core(
 
     pool = ThreadPoolExecutor(max(1, len(workers)))
     try:
-        pending = results = [pool.submit(give_away, task) for task in tasks]
+        futures = [pool.submit(run_on_free_worker, task) for task in tasks]
+        pending = futures
         while pending:
             done, pending = wait(pending, timeout=1)
-            for one in done:
-                one.result()  # the first failure ends it all
+            for future in done:
+                future.result()  # raises if the task failed, which ends all others
             watch()
-        return [one.result() for one in results]
+        return [future.result() for future in futures]
     finally:
         for worker in workers:
             worker.kill()
@@ -61,9 +76,11 @@ def on_every_core(
 
 
 def _start(core: int) -> subprocess.Popen:
-    # The core before JAX is imported, which looks at the cores once; and before that a channel of our own, as others may print.
-    # Where a process cannot be held to a core, XLA's number of threads can be set.
-    # Not multiprocessing, which would run the caller's script again.
+    """Start a process on one core that runs `serve`."""
+    # Not by multiprocessing, which would run the caller's script again. The program below first
+    # sets the core, as JAX looks at the cores once, when it is imported; systems that cannot
+    # restrict a process to a core set XLA's number of threads instead. Then it keeps standard
+    # output for answers, and redirects what anything prints to standard error.
     program = f"""
 import os, sys
 if hasattr(os, "sched_setaffinity"):
@@ -75,12 +92,13 @@ os.dup2(2, 1)
 from recollect.workers import serve
 serve(answers, {os.getpid()})
 """
-    # -P: what lies in the current directory is not ours to run.
+    # -P keeps the current directory, which may hold foreign modules, off the search path.
     command = [sys.executable, "-P", "-c", program]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _ask(worker: subprocess.Popen, function: Callable, task):
+    """`function(task)`, computed by a worker."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
@@ -89,7 +107,8 @@ def _ask(worker: subprocess.Popen, function: Callable, task):
         answer = pickle.load(worker.stdout)
     except (EOFError, OSError) as error:
         raise ChildProcessError(
-            f"A process of ours ended with status {worker.wait()}; the machine may be short of memory."
+            f"A process of ours ended with status {worker.wait()}; "
+            "the machine may be short of memory."
         ) from error
     if isinstance(answer, Exception):
         raise answer
@@ -97,7 +116,15 @@ def _ask(worker: subprocess.Popen, function: Callable, task):
 
 
 def serve(answers: BinaryIO, parent: int) -> None:
-    """What such a process does until its input ends: a function and its argument come in, what it gives goes out."""
+    """The loop of a worker process, until its standard input ends.
+
+    It reads pickled pairs of a function and its argument, and writes pickled results. Errors are
+    results too, which `_ask` raises.
+
+    Args:
+        answers: where results are written.
+        parent: id of the process that started this one, which ends with it.
+    """
     if hasattr(os, "getppid"):  # else it ends after its task, when its input is closed
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     use_compilation_cache()
@@ -108,14 +135,14 @@ def serve(answers: BinaryIO, parent: int) -> None:
                 answer = function(task)
             except (ValueError, OSError) as error:
                 answer = error
-            except Exception:  # perhaps of a kind that cannot be sent
+            except Exception:  # its kind may not be picklable
                 answer = RuntimeError(traceback.format_exc())
             pickle.dump(answer, answers)
             answers.flush()
 
 
 def _end_with(parent: int) -> None:
-    """A parent that was killed must not leave us at work for minutes."""
+    """End this process soon after its parent has gone, even in the middle of a task."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Environments and their names: compiled ones of our own, and whatever follows Gymnasium's API."""
+"""Environments by name: compiled ones of this library, and any that follows Gymnasium's API."""
 
 import gymnasium as gym
 
@@ -25,19 +25,36 @@ ENVIRONMENTS = {
     "Gridworld": gridworld,
     "Garnet": garnet,
 }
-"""What makes the environment of a name; each takes `max_steps`, the last four also `discount`."""
+"""Constructor of each compiled environment. All take `max_steps`, the last four also `discount`."""
 
 
 def make(
     name: str, *, engine: str = "auto", workers: bool = False, **settings
 ) -> AbstractEnv | HostEnv:
-    """The environment called `name`, for example `make("CartPole-v1", max_steps=200)`.
+    """Make the environment called `name`.
 
     Args:
-        name: of a compiled environment, of any that Gymnasium or EnvPool knows, or a file `NAME.npz` with a finite MDP.
-        engine: `compiled`, `gymnasium` or `envpool`; `auto` takes the compiled one where there is one, else Gymnasium's.
-        workers: run every copy of a Gymnasium environment in a process of its own.
-        settings: `max_steps`, and `discount` for environments that have one.
+        name: a compiled environment (a key of `ENVIRONMENTS`), an id registered with Gymnasium or
+            EnvPool, or the path of a file `NAME.npz` with a finite MDP (see `load_mdp`).
+        engine: what steps the environment: `compiled`, `gymnasium` or `envpool`. `auto` takes the
+            compiled version if there is one, else Gymnasium's.
+        workers: run every copy of a Gymnasium environment in its own process.
+        settings: passed to the environment: `max_steps`, and for LQC and finite MDPs `discount`.
+
+    Returns:
+        An `AbstractEnv`, which is compiled together with the training loop, or a `HostEnv`, which
+        is stepped in Python.
+
+    Raises:
+        ValueError: if the name or the engine is unknown.
+
+    Example:
+        >>> from recollect import make
+        >>> env = make("CartPole-v1", max_steps=200)
+        >>> type(env).__name__, env.max_steps, env.observation_size, str(env.actions)
+        ('CartPole', 200, 4, 'one of 2 choices')
+        >>> type(make("CartPole-v1", engine="gymnasium")).__name__
+        'HostEnv'
     """
     check_name("engine", engine, ENGINES)
     if name.endswith(".npz"):

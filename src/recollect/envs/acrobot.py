@@ -1,4 +1,8 @@
-"""Acrobot, step by step equal to Gymnasium's `Acrobot-v1` (the dynamics of Sutton and Barto's book, one Runge–Kutta step of 0.2 s)."""
+"""Acrobot, equal step by step to Gymnasium's `Acrobot-v1`.
+
+The dynamics are those of Sutton and Barto's book ("book" in Gymnasium, not "nips"), integrated with
+one Runge–Kutta step of 0.2 s.
+"""
 
 import math
 
@@ -13,25 +17,42 @@ GRAVITY = 9.8
 MASS = 1.0
 LENGTH = 1.0
 CENTRE = 0.5
-"""Where along a link its mass is; the two links are alike."""
+"""Distance of a link's centre of mass from its upper joint. The two links are alike."""
 INERTIA = 1.0
 COUPLING = MASS * LENGTH * CENTRE
 ELBOW_INERTIA = MASS * CENTRE**2 + INERTIA
 SHOULDER_INERTIA = 2 * ELBOW_INERTIA + MASS * LENGTH**2
 SPIN_LIMITS = (4 * math.pi, 9 * math.pi)
+"""Largest angular velocity of the first and of the second joint."""
 INTERVAL = 0.2
 TARGET_HEIGHT = 1.0
 START = 0.1
+"""The four numbers of a first state are uniform in ±START."""
 
 
 class AcrobotState(eqx.Module):
+    """Angles, angular velocities and the number of steps taken."""
+
     values: Float[Array, "4"]
-    """Angle of the first link from hanging, of the second from the first, both in [−π, π]; then their angular velocities."""
+    """Angle of the first link from hanging, angle of the second from the first, both in [−π, π];
+    then their angular velocities."""
     time: Int[Array, ""]
 
 
 class Acrobot(AbstractEnv):
-    """Swing the tip of two hanging links up by a torque of −1, 0 or 1 (actions 0, 1, 2) at the elbow; each step before costs one."""
+    """Swing the tip of two hanging links above a line with a motor at the elbow.
+
+    Actions 0, 1, 2 apply a torque of −1, 0, 1. A step costs one until the tip is one link's length
+    above the upper joint, where the episode terminates.
+
+    Example:
+        >>> import jax
+        >>> from recollect import Acrobot
+        >>> env = Acrobot()
+        >>> state = env.reset(jax.random.key(0))
+        >>> env.observe(state).shape  # cosine and sine of both angles, angular velocities
+        (6,)
+    """
 
     max_steps: int = eqx.field(static=True, default=500)
     observation_size: int = eqx.field(static=True, default=6, init=False)
@@ -41,9 +62,8 @@ class Acrobot(AbstractEnv):
         check_max_steps(self.max_steps)
 
     def reset(self, key: PRNGKeyArray) -> AcrobotState:
-        return AcrobotState(
-            jax.random.uniform(key, (4,), minval=-START, maxval=START), jnp.zeros((), jnp.int32)
-        )
+        values = jax.random.uniform(key, (4,), minval=-START, maxval=START)
+        return AcrobotState(values, jnp.zeros((), jnp.int32))
 
     def observe(self, state: AcrobotState) -> Float[Array, "6"]:
         shoulder, elbow, *spins = state.values
@@ -69,7 +89,7 @@ class Acrobot(AbstractEnv):
 
 
 def integrate(values: Float[Array, "4"], torque: Float[Array, ""]) -> Float[Array, "4"]:
-    """The state one interval later under a constant torque, by the classical fourth-order Runge–Kutta rule."""
+    """The state one interval later, by the classical fourth-order Runge–Kutta rule."""
     first = rate(values, torque)
     second = rate(values + INTERVAL / 2 * first, torque)
     third = rate(values + INTERVAL / 2 * second, torque)
@@ -78,25 +98,31 @@ def integrate(values: Float[Array, "4"], torque: Float[Array, ""]) -> Float[Arra
 
 
 def rate(values: Float[Array, "4"], torque: Float[Array, ""]) -> Float[Array, "4"]:
-    """Time derivative of the state: the accelerations α solve M(θ) α = (0, torque) − load(θ, ω), by elimination of the first."""
+    """Time derivative of the state.
+
+    The angular accelerations α solve M(θ) α = (0, torque) − load(θ, ω) with the symmetric matrix
+    M = [[m₁₁, m₁₂], [m₁₂, `ELBOW_INERTIA`]]; the shoulder's is eliminated first.
+    """
     shoulder, elbow, shoulder_spin, elbow_spin = values
-    bend, twist = COUPLING * jnp.cos(elbow), COUPLING * jnp.sin(elbow)
-    whole, shared = (
-        SHOULDER_INERTIA + 2 * bend,
-        ELBOW_INERTIA + bend,
-    )  # M = [[whole, shared], [shared, ELBOW_INERTIA]]
+    coupling_cosine = COUPLING * jnp.cos(elbow)
+    coupling_sine = COUPLING * jnp.sin(elbow)
+    m11 = SHOULDER_INERTIA + 2 * coupling_cosine
+    m12 = ELBOW_INERTIA + coupling_cosine
     lower_weight = MASS * CENTRE * GRAVITY * jnp.sin(shoulder + elbow)
     weight = MASS * (CENTRE + LENGTH) * GRAVITY * jnp.sin(shoulder) + lower_weight
-    shoulder_load = weight - twist * elbow_spin * (elbow_spin + 2 * shoulder_spin)
-    elbow_load = lower_weight + twist * shoulder_spin**2
-    elbow_rate = (torque - elbow_load + shared / whole * shoulder_load) / (
-        ELBOW_INERTIA - shared**2 / whole
+    shoulder_load = weight - coupling_sine * elbow_spin * (elbow_spin + 2 * shoulder_spin)
+    elbow_load = lower_weight + coupling_sine * shoulder_spin**2
+    elbow_acceleration = (torque - elbow_load + m12 / m11 * shoulder_load) / (
+        ELBOW_INERTIA - m12**2 / m11
     )
-    shoulder_rate = -(shared * elbow_rate + shoulder_load) / whole
-    return jnp.stack([shoulder_spin, elbow_spin, shoulder_rate, elbow_rate])
+    shoulder_acceleration = -(m12 * elbow_acceleration + shoulder_load) / m11
+    return jnp.stack([shoulder_spin, elbow_spin, shoulder_acceleration, elbow_acceleration])
 
 
 def wrap(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The angle less the fewest whole turns that bring it into [−π, π]; an angle already inside, either end included, stays as it is."""
+    """The angle minus the fewest full turns that bring it into [−π, π].
+
+    An angle that is already inside, either end included, is returned unchanged, as in Gymnasium.
+    """
     turns = jnp.ceil((jnp.abs(angle) - math.pi) / (2 * math.pi))
     return angle - jnp.sign(angle) * turns * (2 * math.pi)

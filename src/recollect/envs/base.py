@@ -15,13 +15,25 @@ from recollect.checks import check_count
 
 
 class Actions(eqx.Module):
-    """What an action is: one of `count` choices, one of each of several `counts`, or a vector of `size` numbers."""
+    """The kind of action that an environment takes.
+
+    One of `count` choices (a whole number), one choice from each of several `counts` (a vector of
+    whole numbers), or else a vector of `size` real numbers.
+
+    Example:
+        >>> from recollect.envs import Actions
+        >>> Actions(counts=(2, 3)).shape
+        (2,)
+        >>> str(Actions(size=3))
+        '3 real numbers'
+    """
 
     count: int | None = eqx.field(static=True, default=None)
     counts: tuple[int, ...] | None = eqx.field(static=True, default=None)
     size: int = eqx.field(static=True, default=1)
     bounds: tuple[tuple[float, float], ...] | None = eqx.field(static=True, default=None)
-    """Least and largest value of each number, if it has any. An action outside is the environment's to clip, not the policy's."""
+    """Lowest and highest value of each real number; None if any of them is unbounded. Clipping an
+    action to its bounds is the environment's task, not the policy's."""
 
     @property
     def whole(self) -> bool:
@@ -30,6 +42,7 @@ class Actions(eqx.Module):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Shape of the array that holds one action."""
         if self.count is not None:
             return ()
         return (self.size,) if self.counts is None else (len(self.counts),)
@@ -37,15 +50,13 @@ class Actions(eqx.Module):
     def __str__(self) -> str:
         if self.count is not None:
             return f"one of {self.count} choices"
-        return (
-            f"{self.size} real numbers"
-            if self.counts is None
-            else f"{len(self.counts)} choices at once"
-        )
+        if self.counts is None:
+            return f"{self.size} real numbers"
+        return f"{len(self.counts)} choices at once"
 
 
 class Step(eqx.Module):
-    """What one step gives back; `observation` is the true successor, also at an ending."""
+    """What one step returns. `observation` is the true successor, also at the end of an episode."""
 
     state: Any
     observation: Float[Array, " feature"]
@@ -55,27 +66,41 @@ class Step(eqx.Module):
 
 
 class AbstractEnv(eqx.Module):
-    """A compiled environment. States are pytrees that carry their own clock."""
+    """A compiled environment, for one copy; callers `vmap`.
+
+    A state is a pytree of arrays and includes the number of steps since its episode began, from
+    which `step` computes `truncated`. An environment does not reset itself: the collector does.
+    """
 
     max_steps: eqx.AbstractVar[int]
+    """Steps after which an episode is truncated."""
     observation_size: eqx.AbstractVar[int]
     actions: eqx.AbstractVar[Actions]
 
     @abc.abstractmethod
     def reset(self, key: PRNGKeyArray) -> Any:
-        """A first state."""
+        """Draw the first state of an episode."""
 
     @abc.abstractmethod
     def observe(self, state: Any) -> Float[Array, " feature"]:
-        """What the policy sees of a state."""
+        """The observation of a state, which is what the policy acts on."""
 
     @abc.abstractmethod
     def step(self, key: PRNGKeyArray, state: Any, action: Shaped[Array, "*action"]) -> Step:
-        """The next state and what it pays."""
+        """Apply an action: the next state, its observation, the reward and the two endings.
+
+        Args:
+            key: for random transitions; deterministic environments ignore it.
+            state: as returned by `reset` or found in an earlier `Step`.
+            action: an array of the shape and kind that `actions` describes.
+        """
 
 
 class AbstractOracle(AbstractEnv):
-    """An environment small enough to know its own answers, exactly and for any policy."""
+    """An environment whose value functions and state distributions are known in closed form.
+
+    Tests and the `theory` package compare estimates with these exact answers.
+    """
 
     discount: eqx.AbstractVar[float]
 
@@ -91,14 +116,18 @@ class AbstractOracle(AbstractEnv):
 
     @abc.abstractmethod
     def draw_states(self, key: PRNGKeyArray, policy, count: int) -> Any:
-        """Independent states s ~ d^π, drawn from the distribution itself."""
+        """`count` independent states from d^π, stacked along a first axis."""
 
     @abc.abstractmethod
     def log_occupancy(self, policy, observation: Float[Array, " feature"]) -> Float[Array, ""]:
-        """log d^π(s), the discounted state visitation distribution (its density where states are continuous)."""
+        """log d^π(s) of the discounted state visitation distribution.
+
+        It is the logarithm of a probability for finitely many states, of a density otherwise.
+        """
 
 
 def check_max_steps(value: int) -> None:
+    """Raise a ValueError unless `value` is a whole number of at least 1."""
     check_count(
         "max_steps", value, "give the number of steps after which an episode is cut, at least 1"
     )

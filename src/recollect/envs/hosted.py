@@ -1,7 +1,8 @@
-"""Any environment that follows Gymnasium's API, by name, as a function or vectorised.
+"""Environments outside the compiled program: any that follows Gymnasium's API.
 
-It is stepped on the host as one vector of copies (`vectors`). Time limits, boundaries between episodes and returns are counted by the
-collector (`collect_host`).
+They come by name, as a function that makes one copy, or as a vector of copies, and are stepped on
+the host as one vector (`vectors`). The collector (`collect_host`) keeps track of time limits,
+boundaries between episodes and returns.
 """
 
 import contextlib
@@ -31,77 +32,94 @@ from recollect.envs.vectors import (
 Engine = Literal["auto", "compiled", "gymnasium", "envpool"]
 ENGINES = get_args(Engine)
 SAFE_PATH = "PYTHONSAFEPATH"
+"""If set, Python does not put the current directory on its module search path."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HostEnv:
-    """An environment outside the compiled program; make one with `host` or `make`."""
+    """An environment that is stepped in Python. Make one with `host` or `make`.
+
+    It is a description; `open` makes the copies that are stepped.
+    """
 
     name: str
     factory: Callable[[], gym.Env] | None
-    """Makes one copy."""
+    """Makes one copy; None with a `vector` or with `envpool`."""
     observation_space: gym.Space
     action_space: gym.Space
     max_steps: int | None
-    """Steps after which an episode is cut; None for no limit."""
+    """Steps after which an episode is truncated; None for no limit."""
     workers: bool = False
-    """Every copy in a process of its own."""
+    """Whether every copy runs in its own process."""
     vector: VectorEnv | None = None
-    """Instead of a factory, copies that someone else has made."""
+    """Instead of a factory, a vector of copies that the user has made."""
     envpool: str | None = None
-    """Instead of a factory, EnvPool's name of the environment."""
+    """Instead of a factory, EnvPool's name for the environment."""
     limited: bool = False
-    """Whether `max_steps` is a limit of ours, rather than the environment's own."""
+    """Whether `max_steps` was given by the user, so that the collector has to truncate episodes. It
+    is false for EnvPool, which is told the limit and truncates them itself."""
 
     def __post_init__(self):
         if self.observation_size == 0:
             raise ValueError(
-                f"{self.name} has the observation space {self.observation_space!r:.60}, which has no "
-                "numbers, and a policy needs at least one; give it a constant, as in Box(0, 1, (1,))."
+                f"{self.name} has the observation space {self.observation_space!r:.60}, "
+                "which has no numbers, and a policy needs at least one; "
+                "give it a constant, as in Box(0, 1, (1,))."
             )
 
     @property
     def observation_size(self) -> int:
+        """Length of the vector that an observation is flattened to."""
         return encoder(self.observation_space)[0]
 
     @property
     def actions(self) -> Actions:
+        """The kind of action that the environment takes."""
         return actions_of(self.action_space)
 
     def make_checked(self, copy: int) -> Checked:
+        """Make copy number `copy`, wrapped so that everything it returns is checked."""
         assert self.factory is not None
         env = _made(self.name, self.factory)
         if env.observation_space != self.observation_space or env.action_space != self.action_space:
             raise EnvironmentFailure(
-                f"copy {copy} of {self.name} has other spaces than the first; every copy must have the same."
+                f"copy {copy} of {self.name} has other spaces than the first; "
+                "every copy must have the same."
             )
         return Checked(env, self.name, copy)
 
     def open(self, count: int, seed: int) -> AbstractVector:
-        """`count` copies, to be closed by the caller; `seed` is for vectors that seed themselves."""
+        """Make the copies as one vector, which the caller has to close.
+
+        Args:
+            count: number of copies.
+            seed: for EnvPool, which takes seeds only at construction. Other vectors are seeded
+                when they are reset.
+        """
         if self.vector is not None:
             if self.vector.num_envs != count:
                 raise ValueError(
-                    f"{self.name} is a vector of {self.vector.num_envs} copies, but seeds times copies asks for {count}."
+                    f"{self.name} is a vector of {self.vector.num_envs} copies, "
+                    f"but seeds times copies asks for {count}."
                 )
             if getattr(self.vector, "closed", False):
                 raise ValueError(
-                    f"{self.name} is a vector that has been closed, as training does at its end; make a new one."
+                    f"{self.name} is a vector that has been closed, as training does at its end; "
+                    "make a new one."
                 )
             return GymVector(self.vector, self.name)
         if self.envpool is not None:
-            return GymVector(
-                _envpool(self.envpool, count, seed, self.max_steps), self.name, seeded=True
-            )
+            pool = _envpool(self.envpool, count, seed, self.max_steps)
+            return GymVector(pool, self.name, seeded=True)
         if not self.workers:
             return LocalVector([self.make_checked(copy) for copy in range(count)])
         safe_path = os.environ.get(SAFE_PATH)
         makers = [_Maker(self, copy, os.getpid(), safe_path) for copy in range(count)]
-        style = AutoresetMode.DISABLED
+        mode = AutoresetMode.DISABLED
         try:
-            # Started afresh rather than forked: threads of JAX do not survive a fork.
+            # Spawned rather than forked: JAX's threads do not survive a fork.
             with quiet(), _safe_path():
-                vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=style, daemon=True)
+                vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=mode, daemon=True)
         except (EOFError, BrokenPipeError, ConnectionError) as error:
             raise EnvironmentFailure(
                 f"{self.name}: a worker process died at its start; likely the script has no "
@@ -112,9 +130,11 @@ class HostEnv:
 
 @contextlib.contextmanager
 def _safe_path() -> Iterator[None]:
-    """Processes started within do not look for modules in the current directory.
+    """A context in which new processes do not look for modules in the current directory.
 
-    Once at work they get the path of this process, which has it only where the user put it there.
+    Otherwise a file there named like a module of the standard library would be run by the worker
+    before its own code. Once it runs, a spawned worker gets the module search path of this process,
+    which has the current directory only if the user put it there.
     """
     before = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
@@ -132,14 +152,14 @@ def _set_safe_path(value: str | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Maker:
-    """What a worker process is sent."""
+    """Makes one copy in a worker process; it is pickled and sent there."""
 
     env: HostEnv
     copy: int
     process: int
-    """That which makes the workers, and one copy to look at."""
+    """Id of the process that starts the workers. It calls one maker itself, to see the spaces."""
     safe_path: str | None
-    """What the user has set, for processes that the environment may start."""
+    """The user's own setting, restored in the worker for processes that the environment starts."""
 
     def __call__(self) -> Checked:
         if os.getpid() != self.process:
@@ -150,43 +170,63 @@ class _Maker:
 def host(
     source: Any, *, name: str | None = None, max_steps: int | None = None, workers: bool = False
 ) -> HostEnv:
-    """An environment of your own: a function that makes one copy, or a vector of copies.
+    """Use an environment of your own that follows Gymnasium's API.
 
     Args:
-        source: for example `lambda: MyEnv()`.
-        name: what messages call it.
-        max_steps: cut episodes after this many steps; the environment's own limit if not given.
-        workers: run every copy in a process of its own, for environments that are slow.
+        source: a function that makes one copy, such as `lambda: MyEnv()`, or a vector of copies
+            (`gymnasium.vector.VectorEnv`).
+        name: what error messages call the environment; by default the name of its class.
+        max_steps: truncate episodes after this many steps; by default the environment's own limit.
+        workers: run every copy in its own process, which pays for slow environments.
+
+    Returns:
+        A description of the environment, with one copy made and closed to look at its spaces.
+
+    Raises:
+        ValueError: if the spaces are not supported or an argument is wrong.
+        EnvironmentFailure: if the environment cannot be made.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from recollect import host
+        >>> env = host(lambda: gym.make("Pendulum-v1"), max_steps=50)
+        >>> env.name, env.observation_size, env.max_steps
+        ('PendulumEnv', 3, 50)
     """
     if max_steps is not None:
         check_max_steps(max_steps)
     if isinstance(source, gym.Env):
+        kind = type(source.unwrapped).__name__
         raise ValueError(
-            f"{type(source.unwrapped).__name__} is one environment, and several copies are needed; give a function that makes one, "
-            f"such as lambda: {type(source.unwrapped).__name__}()."
+            f"{kind} is one environment, and several copies are needed; "
+            f"give a function that makes one, such as lambda: {kind}()."
         )
     if isinstance(source, VectorEnv):
         if workers:
             raise ValueError(
-                "workers=True needs a function that makes one copy, not a vector that exists already; leave it out."
+                "workers=True needs a function that makes one copy, "
+                "not a vector that exists already; leave it out."
             )
         first: Any = source
-        observations, actions = source.single_observation_space, source.single_action_space
+        observation_space = source.single_observation_space
+        action_space = source.single_action_space
     else:
         first = _made(name or "the environment", source)
-        observations, actions = first.observation_space, first.action_space
+        observation_space = first.observation_space
+        action_space = first.action_space
         close_all([first])
-    encoder(observations)
-    actions_of(actions)
-    own = None if first.spec is None else first.spec.max_episode_steps
-    if own is not None:
-        check_max_steps(own)
+    # Both raise if the space is not supported.
+    encoder(observation_space)
+    actions_of(action_space)
+    own_limit = None if first.spec is None else first.spec.max_episode_steps
+    if own_limit is not None:
+        check_max_steps(own_limit)
     return HostEnv(
         name=name or type(first.unwrapped).__name__,
         factory=None if isinstance(source, VectorEnv) else source,
-        observation_space=observations,
-        action_space=actions,
-        max_steps=max_steps or own,
+        observation_space=observation_space,
+        action_space=action_space,
+        max_steps=max_steps or own_limit,
         workers=workers,
         vector=source if isinstance(source, VectorEnv) else None,
         limited=max_steps is not None,
@@ -196,19 +236,25 @@ def host(
 def host_by_name(
     name: str, engine: str, max_steps: int | None = None, workers: bool = False
 ) -> HostEnv:
-    """The environment that Gymnasium or EnvPool knows by `name`."""
+    """The environment that Gymnasium or EnvPool knows by `name`.
+
+    Args:
+        name: id of the environment.
+        engine: `gymnasium` or `envpool`.
+        max_steps: as in `host`.
+        workers: as in `host`; not for EnvPool, which has its own threads.
+    """
     if engine == "envpool":
         if workers:
             raise ValueError(
                 "workers=True is for engine='gymnasium'; EnvPool has threads of its own."
             )
         probe = _envpool(name, 1, 0, max_steps)
-        spaces, limit = (
-            (probe.single_observation_space, probe.single_action_space),
-            max_steps or probe.spec.config.max_episode_steps,
-        )
+        observation_space = probe.single_observation_space
+        action_space = probe.single_action_space
+        limit = max_steps or probe.spec.config.max_episode_steps
         close_all([probe])
-        return HostEnv(name, None, *spaces, limit, envpool=name)
+        return HostEnv(name, None, observation_space, action_space, limit, envpool=name)
     if name not in gym.registry and ":" not in name:
         check_name("env", name, (), gym.registry, "the names that Gymnasium knows")
     return host(_ById(name, max_steps), name=name, max_steps=max_steps, workers=workers)
@@ -216,50 +262,50 @@ def host_by_name(
 
 @dataclasses.dataclass(frozen=True)
 class _ById:
+    """Makes the environment that Gymnasium registers under `name`."""
+
     name: str
     max_steps: int | None
 
     def __call__(self) -> gym.Env:
-        # Its checker looks at the first step only, and we look at every one.
+        # Gymnasium's checker looks at the first step only; `Checked` looks at every one.
         return gym.make(self.name, max_episode_steps=self.max_steps, disable_env_checker=True)
 
 
 def _made(name: str, factory: Callable[[], gym.Env]) -> gym.Env:
+    """A copy from the factory, with an error that says what is wrong if there is none."""
     try:
         env = factory()
     except DependencyNotInstalled as error:
-        extra = (
-            "pip install 'recollect[mujoco]'"
-            if "mujoco" in str(error).lower()
-            else str(error).rstrip(".")
-        )
-        raise ValueError(f"{name} needs a package that is not installed; {extra}.") from error
+        remedy = str(error).rstrip(".")
+        if "mujoco" in remedy.lower():
+            remedy = "pip install 'recollect[mujoco]'"
+        raise ValueError(f"{name} needs a package that is not installed; {remedy}.") from error
     except Exception as error:
         raise EnvironmentFailure(f"{name} cannot be made: {described(error)}.") from error
     if not isinstance(env, gym.Env):
         raise ValueError(
-            f"{name}: the function made a {type(env).__name__}, which is not a gymnasium.Env; subclass it."
+            f"{name}: the function made a {type(env).__name__}, "
+            "which is not a gymnasium.Env; subclass it."
         )
-    if not isinstance(getattr(env, "observation_space", None), gym.Space) or not isinstance(
-        getattr(env, "action_space", None), gym.Space
-    ):
-        raise ValueError(
-            f"{name} has no observation_space or no action_space; set both in its constructor."
-        )
+    for field in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, field, None), gym.Space):
+            raise ValueError(
+                f"{name} has no observation_space or no action_space; set both in its constructor."
+            )
     return env
 
 
 def _envpool(name: str, count: int, seed: int, max_steps: int | None) -> Any:
+    """EnvPool's vector of `count` copies."""
     try:
         import envpool  # pyright: ignore[reportMissingImports]  an extra that few install
     except ImportError:
         raise ValueError(
-            "engine='envpool' needs a package that is not installed; pip install 'recollect[envpool]'."
+            "engine='envpool' needs a package that is not installed; "
+            "pip install 'recollect[envpool]'."
         ) from None
     check_name("env", name, (), envpool.list_all_envs(), "the names that EnvPool knows")
-    return envpool.make_gymnasium(
-        name,
-        num_envs=count,
-        seed=seed % 2**31,
-        **({} if max_steps is None else dict(max_episode_steps=max_steps)),
-    )
+    limit = {} if max_steps is None else dict(max_episode_steps=max_steps)
+    # EnvPool's seeds are signed 32-bit numbers.
+    return envpool.make_gymnasium(name, num_envs=count, seed=seed % 2**31, **limit)

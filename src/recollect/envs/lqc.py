@@ -18,12 +18,25 @@ from recollect.prng import normal
 
 
 class LQCState(eqx.Module):
+    """The state s and the number of steps taken."""
+
     position: Float[Array, ""]
     time: Int[Array, ""]
 
 
 class LQC(AbstractOracle):
-    """Steer a noisy integrator to zero. Its exact answers hold for the one-parameter `ShiftPolicy`, whose θ is `policy.shift`."""
+    """Keep an integrator, s' = s + a, at zero; a step pays −(s + a)².
+
+    The exact answers (`expected_return` to `log_occupancy`) hold for the one-parameter
+    `ShiftPolicy`, whose θ is `policy.shift`: η(θ) = −(1 + θ²)/(1 − γ).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from recollect import LQC, ShiftPolicy
+        >>> env = LQC(discount=0.5)
+        >>> float(env.expected_return(ShiftPolicy(jnp.array(2.0))))  # −(1 + 2²)/(1 − 0.5)
+        -10.0
+    """
 
     discount: float = 0.5
     max_steps: int = eqx.field(static=True, default=50)
@@ -68,6 +81,7 @@ class LQC(AbstractOracle):
 
     def draw_states(self, key: PRNGKeyArray, policy, count: int) -> LQCState:
         key_first, key_state = jax.random.split(key)
+        # A state of d^π is the first of its episode with probability 1 − γ.
         first = jax.random.uniform(key_first, (count,)) >= self.discount
         return jax.vmap(LQCState)(
             normal(key_state, (count,)) + jnp.where(first, 0, policy.shift),
@@ -75,7 +89,7 @@ class LQC(AbstractOracle):
         )
 
     def log_occupancy(self, policy, observation: Float[Array, "1"]) -> Float[Array, ""]:
-        """s₀ ~ N(0, 1) and every later state is an X ~ N(θ, 1), so d = (1 − γ)φ(s) + γφ(s − θ)."""
+        """log d(s) = log((1 − γ) φ(s) + γ φ(s − θ)): s₀ ~ N(0, 1), later states are X ~ N(θ, 1)."""
         first = norm.logpdf(observation[0]) + jnp.log1p(-self.discount)
         later = norm.logpdf(observation[0], policy.shift) + jnp.log(self.discount)
         return jnp.logaddexp(first, later)

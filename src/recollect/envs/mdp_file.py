@@ -1,7 +1,7 @@
 """A finite MDP from a NumPy archive, which may be damaged or come from someone else.
 
-Shapes stand in the first bytes of each array. They are compared with each other and with the sizes
-that the archive declares before anything is loaded, so that no file takes more memory than an MDP
+The first bytes of each array give its shape. Shapes are compared with each other and with the sizes
+that the archive declares before any array is loaded, so that no file takes more memory than an MDP
 of its shapes needs. Nothing is unpickled.
 """
 
@@ -25,18 +25,18 @@ REMEDY = "write it with numpy.savez('my.npz', transitions=..., rewards=...)"
 
 
 class _Malformed(ValueError):
-    """A sentence of ours."""
+    """Raised where this module knows what is wrong with the file, with a message for the user."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Header:
-    """What an array says of itself."""
+    """What the header of an array declares."""
 
     member: zipfile.ZipInfo
     shape: tuple[int, ...]
     dtype: np.dtype
     length: int
-    """Bytes before the numbers."""
+    """Size of the header in bytes; the numbers follow it."""
 
     @property
     def size(self) -> int:
@@ -45,16 +45,29 @@ class _Header:
 
 
 def load_mdp(path: str | Path, **settings) -> Tabular:
-    """A finite MDP from a file that `numpy.savez` or `numpy.savez_compressed` has written.
+    """Load a finite MDP from a file written by `numpy.savez` or `numpy.savez_compressed`.
 
     Args:
         path: a file with the arrays `transitions` (state, action, next state) and `rewards` (state,
-            action), and, if they are not uniform and 0.9, `initial` (state) and `discount`. Other
-            arrays are left alone.
-        settings: of `Tabular`, instead of those in the file.
+            action). The arrays `initial` (state) and `discount` are optional; without them the
+            first state is uniform and γ = 0.9. Other arrays are ignored.
+        settings: arguments of `Tabular` that take precedence over the file: `initial`, `discount`
+            and `max_steps`.
 
     Raises:
-        ValueError: with one sentence, whatever is wrong with the file.
+        ValueError: if the file does not hold an MDP, with one sentence that says why.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> from recollect.envs import chain, load_mdp
+        >>> mdp = chain(length=4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "chain.npz")
+        ...     np.savez(path, transitions=mdp.transitions, rewards=mdp.rewards)
+        ...     loaded = load_mdp(path, max_steps=20)
+        >>> loaded.observation_size, loaded.discount, loaded.max_steps
+        (4, 0.9, 20)
     """
     path = Path(path)
     if not path.is_file():
@@ -64,16 +77,17 @@ def load_mdp(path: str | Path, **settings) -> Tabular:
             arrays = _load(archive, path.stat().st_size)
     except _Malformed as error:
         raise ValueError(f"{str(path)!r}: {error}.") from None
-    except Exception as error:  # a damaged archive makes zipfile and zlib raise a dozen kinds
-        says = f"{type(error).__name__}: {error}".rstrip(". ").replace("\n", " ")
-        raise ValueError(f"{str(path)!r} cannot be read ({says}); {REMEDY}.") from error
+    except Exception as error:  # zipfile and zlib raise a dozen kinds for damaged archives
+        message = f"{type(error).__name__}: {error}".rstrip(". ").replace("\n", " ")
+        raise ValueError(f"{str(path)!r} cannot be read ({message}); {REMEDY}.") from error
     states = len(arrays["rewards"])
     initial = arrays.get("initial", np.full(states, 1 / states))
-    usual = dict(initial=initial, discount=float(arrays.get("discount", 0.9)))
-    return Tabular(arrays["transitions"], arrays["rewards"], **{**usual, **settings})
+    from_file = dict(initial=initial, discount=float(arrays.get("discount", 0.9)))
+    return Tabular(arrays["transitions"], arrays["rewards"], **{**from_file, **settings})
 
 
 def _load(archive: zipfile.ZipFile, size: int) -> dict[str, np.ndarray]:
+    """The arrays of an archive of `size` bytes, after all headers have been checked."""
     headers: dict[str, _Header] = {}
     for member in archive.infolist():
         name = member.filename.removesuffix(".npy")
@@ -84,11 +98,13 @@ def _load(archive: zipfile.ZipFile, size: int) -> dict[str, np.ndarray]:
         headers[name] = _header(archive, member, name)
     for name in ("transitions", "rewards"):
         if name not in headers:
-            there = ", ".join(archive.namelist()[:5]) or "nothing"
-            raise _Malformed(f"no array {name!r} but {there}; {REMEDY}")
+            members = ", ".join(archive.namelist()[:5]) or "nothing"
+            raise _Malformed(f"no array {name!r} but {members}; {REMEDY}")
     _check_shapes(headers)
     for name, header in headers.items():
-        packed, unpacked = header.member.compress_size, header.member.file_size
+        packed = header.member.compress_size
+        unpacked = header.member.file_size
+        # A size that cannot be true could make reading it allocate more than the file justifies.
         if unpacked != header.size or packed > size or unpacked > MOST_COMPRESSION * packed:
             raise _Malformed(
                 f"{name} needs {header.size} bytes for its shape {header.shape}, and has "
@@ -107,7 +123,7 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> _He
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     try:
         shape, _, dtype = readers[npy.read_magic(start)](start)
-    except Exception as error:  # what NumPy says of its own formats would not help
+    except Exception as error:  # NumPy's message would not help someone with a wrong file
         raise _Malformed(f"{name} does not begin as an array does; {REMEDY}") from error
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise _Malformed(f"{name} holds values of type {dtype}; give real numbers")
@@ -127,6 +143,6 @@ def _check_shapes(headers: dict[str, _Header]) -> None:
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    # To the last byte, where zipfile compares the checksum.
+    # zipfile compares the checksum when the last byte is read, which this does.
     with archive.open(member) as file:
         return npy.read_array(file, allow_pickle=False)

@@ -1,4 +1,7 @@
-"""Pendulum, step by step equal to Gymnasium's `Pendulum-v1` (semi-implicit Euler, no ending but the clock)."""
+"""Pendulum, equal step by step to Gymnasium's `Pendulum-v1`.
+
+Integrated by the semi-implicit Euler rule. Episodes never terminate; they are only truncated.
+"""
 
 import math
 
@@ -22,13 +25,32 @@ START = (math.pi, 1.0)
 
 
 class PendulumState(eqx.Module):
+    """Angle, angular velocity and the number of steps taken."""
+
     values: Float[Array, "2"]
     """Angle from upright, not wrapped, and angular velocity."""
     time: Int[Array, ""]
 
 
 class Pendulum(AbstractEnv):
-    """Swing a rod up and hold it there with a torque too weak to lift it at once; torques beyond ±2 act, and cost, as ±2."""
+    """Swing up a rod, with a torque too weak to lift it at once, and hold it upright.
+
+    The action is the torque, clipped to ±2 both for the motion and for its cost. A step pays
+    −(angle² + 0.1 angular velocity² + 0.001 torque²) of the state before it, with the angle from
+    upright in [−π, π).
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from recollect import Pendulum
+        >>> env = Pendulum()
+        >>> state = env.reset(jax.random.key(0))
+        >>> step = env.step(jax.random.key(1), state, jnp.array([0.5]))
+        >>> step.observation.shape  # cosine and sine of the angle, angular velocity
+        (3,)
+        >>> bool(step.reward <= 0)
+        True
+    """
 
     max_steps: int = eqx.field(static=True, default=200)
     observation_size: int = eqx.field(static=True, default=3, init=False)
@@ -41,16 +63,14 @@ class Pendulum(AbstractEnv):
 
     def reset(self, key: PRNGKeyArray) -> PendulumState:
         largest = jnp.array(START)
-        return PendulumState(
-            jax.random.uniform(key, (2,), minval=-largest, maxval=largest), jnp.zeros((), jnp.int32)
-        )
+        values = jax.random.uniform(key, (2,), minval=-largest, maxval=largest)
+        return PendulumState(values, jnp.zeros((), jnp.int32))
 
     def observe(self, state: PendulumState) -> Float[Array, "3"]:
         angle, spin = state.values
         return jnp.stack([jnp.cos(angle), jnp.sin(angle), spin])
 
     def step(self, key: PRNGKeyArray, state: PendulumState, action: Float[Array, "1"]) -> Step:
-        """The state before the step pays: −(angle² + 0.1 spin² + 0.001 torque²), the angle taken in [−π, π)."""
         del key
         angle, spin = state.values
         torque = jnp.clip(action[0].astype(angle.dtype), -TORQUE_LIMIT, TORQUE_LIMIT)

@@ -1,8 +1,9 @@
 """Copies of an environment outside the compiled program, stepped together as one vector.
 
-Nothing that an environment gives back is trusted: every observation, reward and flag is checked, and the first that is wrong ends
-training with one sentence that names environment, step and copy. A vector reports the true successor of every transition; only then
-is a finished copy reset, from a seed that the collector chooses. That is why our own vectors disable Gymnasium's automatic resets.
+Every observation, reward and flag that an environment returns is checked; the first that is wrong
+ends training with one sentence that names environment, step and copy. A vector reports the true
+successor of every transition, and only then is a finished copy reset, from a seed that the
+collector chooses. For this, the vectors made here disable Gymnasium's automatic resets.
 """
 
 import abc
@@ -23,36 +24,60 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class EnvironmentFailure(RuntimeError):
-    """An environment broke its contract, or broke down. `training` holds what had been learned until then, if anything."""
+    """An environment raised an error or returned something that Gymnasium's API does not allow.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from recollect import EnvironmentFailure, host
+        >>> class Broken(gym.Env):
+        ...     def __init__(self):
+        ...         raise OSError("no such file")
+        >>> try:
+        ...     host(Broken)
+        ... except EnvironmentFailure as failure:
+        ...     print(failure, failure.training)
+        the environment cannot be made: OSError: no such file. None
+    """
 
     training: Any = None
+    """The `Training` up to the failure; None if it came before the first update."""
 
 
 class Checked(gym.Wrapper):
-    """One copy of an environment, its observations as flat vectors, everything it returns checked."""
+    """One copy of an environment, with flat observations and everything it returns checked.
+
+    Args:
+        env: the copy.
+        name: of the environment, for error messages.
+        copy: its number, for error messages.
+    """
 
     def __init__(self, env: gym.Env, name: str, copy: int):
         super().__init__(env)
-        self._where, self._steps = f"copy {copy} of {name}", 0
+        self._label = f"copy {copy} of {name}"
+        self._steps = 0
         self.size, self._encode = encoder(env.observation_space)
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (self.size,), np.float32)
         self._diverged = _mujoco_warnings(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        found = self._call("reset", lambda: self.env.reset(seed=seed, options=options))
-        if not isinstance(found, tuple) or len(found) != 2:
-            self._fail("reset", f"returned {_count(found)} and not a pair of observation and info")
-        return self._row("reset", found[0]), {}
+        returned = self._call("reset", lambda: self.env.reset(seed=seed, options=options))
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            self._fail(
+                "reset", f"returned {_count(returned)} and not a pair of observation and info"
+            )
+        return self._row("reset", returned[0]), {}
 
     def step(self, action):
         self._steps += 1
-        found = self._call("step", lambda: self.env.step(action))
-        if not isinstance(found, tuple) or len(found) != 5:
+        returned = self._call("step", lambda: self.env.step(action))
+        if not isinstance(returned, tuple) or len(returned) != 5:
             self._fail(
                 "step",
-                f"returned {_count(found)} and not observation, reward, terminated, truncated, info",
+                f"returned {_count(returned)} "
+                "and not observation, reward, terminated, truncated, info",
             )
-        observation, reward, terminated, truncated, _ = found
+        observation, reward, terminated, truncated, _ = returned
         try:
             reward = float(reward)
         except (TypeError, ValueError):
@@ -66,37 +91,34 @@ class Checked(gym.Wrapper):
                 self._fail(
                     "step", f"returned {field} = {flag!r:.60}, which is neither true nor false"
                 )
-        # MuJoCo puts a world that diverged back to its start and goes on as if nothing had happened; only its counters tell.
-        return (
-            self._row("step", observation),
-            reward,
-            bool(terminated),
-            bool(truncated),
-            {"diverged": self._diverged()},
-        )
+        row = self._row("step", observation)
+        # MuJoCo resets a simulation that has diverged without an error; only its counters tell.
+        info = {"diverged": self._diverged()}
+        return row, reward, bool(terminated), bool(truncated), info
 
     def _call(self, method: str, function: Callable[[], Any]) -> Any:
         try:
             return function()
         except Exception as error:
             raise EnvironmentFailure(
-                f"{self._where}, step {self._steps}: {method} raised {described(error)}."
+                f"{self._label}, step {self._steps}: {method} raised {described(error)}."
             ) from error
 
     def _row(self, method: str, observation: Any) -> np.ndarray:
         row = np.empty(self.size, np.float32)
-        wrong = _write(self._encode, observation, row)
-        if wrong:
-            self._fail(method, wrong)
+        problem = _write(self._encode, observation, row)
+        if problem:
+            self._fail(method, problem)
         return row
 
     def _fail(self, method: str, what: str) -> NoReturn:
-        raise EnvironmentFailure(f"{self._where}, step {self._steps}: {method} {what}.")
+        raise EnvironmentFailure(f"{self._label}, step {self._steps}: {method} {what}.")
 
 
 def _write(encode: Encoder, observation: Any, row: np.ndarray) -> str:
-    """Put an observation into a row; what is wrong with it, or nothing."""
+    """Write an observation into a row; returns what is wrong with it, or an empty string."""
     try:
+        # A number too large for single precision becomes infinite, which is reported below.
         with np.errstate(over="ignore"):
             encode(observation, row)
     except ValueError as error:
@@ -107,17 +129,22 @@ def _write(encode: Encoder, observation: Any, row: np.ndarray) -> str:
     return f"gave back an observation that is not finite: number {bad} of {len(row)} is {row[bad]}"
 
 
-def _count(found: Any) -> str:
-    return f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
+def _count(returned: Any) -> str:
+    """How an error message describes what a method returned: its length or its type."""
+    return f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
 
 
 def described(error: Exception) -> str:
+    """Kind and message of an error on one line, without the full stop."""
     return f"{type(error).__name__}: {error}".rstrip(".: ").replace("\n", " ")
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Gymnasium does not print the tracebacks of workers, whose last one it raises anyway."""
+    """A context in which Gymnasium does not print the tracebacks of its workers.
+
+    It also raises the last of them, which is reported as an `EnvironmentFailure`.
+    """
     level = gym.logger.min_level
     gym.logger.min_level = gym.logger.ERROR + 1
     try:
@@ -127,9 +154,12 @@ def quiet() -> Iterator[None]:
 
 
 def _mujoco_warnings(env: gym.Env) -> Callable[[], bool]:
-    """Whether MuJoCo has counted positions, velocities or accelerations that were not sane; never, if `env` is no MuJoCo world."""
-    world: Any = env.unwrapped
-    if not type(getattr(world, "data", None)).__module__.startswith("mujoco"):
+    """The function that tells whether MuJoCo has counted bad positions, velocities, accelerations.
+
+    If `env` is no MuJoCo environment, the function always returns false.
+    """
+    simulation: Any = env.unwrapped
+    if not type(getattr(simulation, "data", None)).__module__.startswith("mujoco"):
         return lambda: False
     from mujoco import mjtWarning  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -143,54 +173,67 @@ def _mujoco_warnings(env: gym.Env) -> Callable[[], bool]:
     ]
 
     def any_counted() -> bool:
-        counts = world.data.warning.number
+        counts = simulation.data.warning.number
         return any(counts[kind] for kind in kinds)
 
     return any_counted
 
 
 class Stepped(NamedTuple):
-    """What one step of all copies gave; each array begins with the copy."""
+    """What one step of all copies returned; the first axis of each array is the copy."""
 
     observations: np.ndarray
-    """The true successors, also where an episode ended."""
+    """The true successors, also at the end of an episode."""
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
     real: np.ndarray
-    """False where the step was no transition: the copy was at rest, or used the step to reset itself."""
+    """False where the step was no transition: the copy was left out, or the step reset it."""
     diverged: np.ndarray
-    """Where a simulator reported that its state had become meaningless."""
+    """True where a simulator reported that its state is no longer valid."""
 
 
 class AbstractVector(abc.ABC):
-    """Copies of an environment. `observations` is what the policy acts on next."""
+    """Copies of an environment that are stepped together."""
 
     count: int
+    """Number of copies."""
     observations: np.ndarray
+    """One row per copy: what the policy acts on next."""
     rests: bool = False
     """Whether copies can be left out of a step."""
     resets_itself: bool = False
-    """Whether a copy that ended starts again without being asked, from a seed of its own."""
+    """Whether a finished copy resets itself, from a seed that the vector chooses."""
 
     @abc.abstractmethod
     def reset(self, seeds: Sequence[int]) -> None:
-        """Begin an episode in every copy."""
+        """Begin an episode in every copy, each from its seed."""
 
     @abc.abstractmethod
     def step(self, actions: np.ndarray, moving: np.ndarray) -> Stepped:
-        """One step of the copies in `moving` (of all, if copies cannot rest)."""
+        """Step the copies where `moving` is true, or all copies if none can be left out.
+
+        Args:
+            actions: one row per copy, as the policy drew them.
+            moving: one flag per copy.
+        """
 
     @abc.abstractmethod
     def restart(self, which: np.ndarray, seeds: Callable[[int], int]) -> None:
-        """Begin an episode in the copies `which`; `seeds` gives the seed of a copy."""
+        """Begin an episode in the copies where `which` is true.
+
+        Args:
+            which: one flag per copy.
+            seeds: the function from the number of a copy to its seed.
+        """
 
     @abc.abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free what the copies hold."""
 
 
 def close_all(resources: Iterable[Any]) -> None:
-    """Close everything. What fails at that is told once and otherwise ignored: what was learned is worth more."""
+    """Call `close` of every resource; failures become one warning, so that results are not lost."""
     failures = []
     for resource in resources:
         try:
@@ -205,12 +248,13 @@ def close_all(resources: Iterable[Any]) -> None:
 
 
 class LocalVector(AbstractVector):
-    """Copies in this process, one stepped after another."""
+    """Copies in this process, stepped one after another."""
 
     rests = True
 
     def __init__(self, envs: Sequence[Checked]):
-        self.count, self._envs = len(envs), envs
+        self.count = len(envs)
+        self._envs = envs
         self._decode = decoder(envs[0].action_space)
         self.observations = np.zeros((self.count, envs[0].size), np.float32)
 
@@ -223,12 +267,16 @@ class LocalVector(AbstractVector):
         rewards = np.zeros(self.count, np.float32)
         terminated, truncated, diverged = np.zeros((3, self.count), bool)
         for i in np.flatnonzero(moving).tolist():
-            self.observations[i], rewards[i], terminated[i], truncated[i], info = self._envs[
-                i
-            ].step(decoded[i])
+            row, rewards[i], terminated[i], truncated[i], info = self._envs[i].step(decoded[i])
+            self.observations[i] = row
             diverged[i] = info["diverged"]
         return Stepped(
-            self.observations.copy(), rewards, terminated, truncated, moving.copy(), diverged
+            observations=self.observations.copy(),
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
+            real=moving.copy(),
+            diverged=diverged,
         )
 
     def restart(self, which, seeds):
@@ -240,23 +288,36 @@ class LocalVector(AbstractVector):
 
 
 class GymVector(AbstractVector):
-    """A vectorised environment of Gymnasium's kind, whichever way it resets."""
+    """A vector that follows Gymnasium's `VectorEnv`, in any of its modes of resetting.
+
+    Args:
+        vector: the vector, whose `metadata["autoreset_mode"]` says how it resets.
+        name: of the environment, for error messages.
+        seeded: whether the vector got its seeds at construction and takes none at a reset.
+    """
 
     def __init__(self, vector: Any, name: str, seeded: bool = False):
-        self._vector, self._name, self.count, self._steps = vector, name, vector.num_envs, 0
+        self._vector = vector
+        self._name = name
+        self._steps = 0
+        self.count = vector.num_envs
         self._quietly = quiet if isinstance(vector, AsyncVectorEnv) else contextlib.nullcontext
-        self._style = vector.metadata.get("autoreset_mode")
-        if self._style not in tuple(AutoresetMode):
+        self._mode = vector.metadata.get("autoreset_mode")
+        if self._mode not in tuple(AutoresetMode):
             raise ValueError(
-                f"{name} does not say in metadata['autoreset_mode'] how it resets; set it to one of gymnasium.vector.AutoresetMode."
+                f"{name} does not say in metadata['autoreset_mode'] how it resets; "
+                "set it to one of gymnasium.vector.AutoresetMode."
             )
-        self._seeded = seeded  # when it was made, which EnvPool takes for good
-        self.resets_itself = self._style != AutoresetMode.DISABLED
+        self._seeded = seeded
+        self.resets_itself = self._mode != AutoresetMode.DISABLED
         self._decode = decoder(vector.single_action_space)
-        self._space, space = vector.observation_space, vector.single_observation_space
+        self._space = vector.observation_space
+        space = vector.single_observation_space
+        # Arrays of numbers are copied for all copies at once, other spaces row by row.
         self._flat = isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary)
         self._size, self._encode = encoder(space)
         self.observations = np.zeros((self.count, self._size), np.float32)
+        # In mode NEXT_STEP: copies whose next step resets them instead of taking an action.
         self._resetting = np.zeros(self.count, bool)
 
     def reset(self, seeds):
@@ -265,63 +326,67 @@ class GymVector(AbstractVector):
         self._resetting[:] = False
 
     def _first_rows(self, reset: Callable[[], Any]) -> np.ndarray:
-        found = self._call("reset", reset)
-        if not isinstance(found, tuple) or len(found) != 2:
+        returned = self._call("reset", reset)
+        if not isinstance(returned, tuple) or len(returned) != 2:
             self._fail(
-                "reset", f"returned {_count(found)} and not a pair of observations and infos"
+                "reset", f"returned {_count(returned)} and not a pair of observations and infos"
             )
-        return self._rows("reset", found[0])
+        return self._rows("reset", returned[0])
 
     def step(self, actions, moving):
         self._steps += 1
-        found = self._call("step", lambda: self._vector.step(self._decode(actions)))
-        if not isinstance(found, tuple) or len(found) != 5:
+        returned = self._call("step", lambda: self._vector.step(self._decode(actions)))
+        if not isinstance(returned, tuple) or len(returned) != 5:
             self._fail(
                 "step",
-                f"returned {_count(found)} and not observations, rewards, terminated, truncated, infos",
+                f"returned {_count(returned)} "
+                "and not observations, rewards, terminated, truncated, infos",
             )
-        observations, rewards, terminated, truncated, infos = found
+        observations, rewards, terminated, truncated, infos = returned
         terminated = self._of_each("terminated", terminated, bool)
         truncated = self._of_each("truncated", truncated, bool)
         rewards = self._of_each("rewards", rewards, float)
         successors = self._rows("step", observations)
         self.observations = successors.copy()
-        ended, real = terminated | truncated, ~self._resetting
-        if self._style == AutoresetMode.SAME_STEP:
+        ended = terminated | truncated
+        real = ~self._resetting
+        if self._mode == AutoresetMode.SAME_STEP:
+            # `observations` already begin the next episode; the true successor is in the infos.
             for i in np.flatnonzero(ended):
                 try:
                     final = infos["final_obs"][i]
                 except (KeyError, IndexError, TypeError):
                     self._fail(
                         "step",
-                        f"ended copy {i} without its last observation in infos['final_obs'], as SAME_STEP resets need",
+                        f"ended copy {i} without its last observation in infos['final_obs'], "
+                        "as SAME_STEP resets need",
                     )
                 self._row("step", final, successors[i])
-        if self._style == AutoresetMode.NEXT_STEP:
+        if self._mode == AutoresetMode.NEXT_STEP:
             self._resetting = ended & real
+        # Written so that NaN, which is not less than anything, counts as wrong.
         wrong = ~(np.abs(np.where(real, rewards, 0)) <= LARGEST)
         if wrong.any():
             copy = np.flatnonzero(wrong)[0]
             self._fail(
                 "step",
-                f"returned the reward {rewards[copy]} in copy {copy}, which is not finite in single precision",
+                f"returned the reward {rewards[copy]} in copy {copy}, "
+                "which is not finite in single precision",
             )
-        diverged = (
-            np.asarray(infos.get("diverged", np.zeros(self.count)), bool)
-            if isinstance(infos, dict)
-            else np.zeros(self.count, bool)
-        )
+        diverged = np.zeros(self.count, bool)
+        if isinstance(infos, dict):
+            diverged = np.asarray(infos.get("diverged", diverged), bool)
         return Stepped(
-            successors,
-            np.where(real, rewards, 0).astype(np.float32),
-            terminated,
-            truncated,
-            real & moving,
-            diverged,
+            observations=successors,
+            rewards=np.where(real, rewards, 0).astype(np.float32),
+            terminated=terminated,
+            truncated=truncated,
+            real=real & moving,
+            diverged=diverged,
         )
 
     def _of_each(self, field: str, values: Any, kind: type) -> np.ndarray:
-        """One number or flag of every copy."""
+        """`values` as an array with one number or flag per copy."""
         try:
             array = np.asarray(values, kind)
         except (TypeError, ValueError):
@@ -332,7 +397,8 @@ class GymVector(AbstractVector):
         if array.shape != (self.count,):
             self._fail(
                 "step",
-                f"returned {field} of shape {array.shape} and not one for each of {self.count} copies",
+                f"returned {field} of shape {array.shape} "
+                f"and not one for each of {self.count} copies",
             )
         return array
 
@@ -349,7 +415,7 @@ class GymVector(AbstractVector):
         if not isinstance(self._vector, AsyncVectorEnv):
             self._vector.close()
             return
-        # Asking workers to finish, as Gymnasium does, would wait for one that cannot answer.
+        # Gymnasium's `close` asks the workers to finish, and would wait for one that hangs.
         for process, pipe in zip(self._vector.processes, self._vector.parent_pipes, strict=True):
             process.kill()
             process.join()
@@ -373,7 +439,7 @@ class GymVector(AbstractVector):
             ) from error
 
     def _rows(self, method: str, observations: Any) -> np.ndarray:
-        """The observations of all copies as rows of their own."""
+        """The observations of all copies, flattened and checked, in a new array."""
         rows = np.empty((self.count, self._size), np.float32)
         if self._flat and np.shape(observations) == self._space.shape:
             rows[:] = np.reshape(observations, (self.count, -1))
@@ -381,7 +447,8 @@ class GymVector(AbstractVector):
                 copy, number = np.argwhere(~np.isfinite(rows))[0]
                 self._fail(
                     method,
-                    f"gave back an observation that is not finite: number {number} of copy {copy} is {rows[copy, number]}",
+                    "gave back an observation that is not finite: "
+                    f"number {number} of copy {copy} is {rows[copy, number]}",
                 )
             return rows
         for row, observation in zip(rows, iterate(self._space, observations), strict=True):
@@ -389,9 +456,9 @@ class GymVector(AbstractVector):
         return rows
 
     def _row(self, method: str, observation: Any, row: np.ndarray) -> None:
-        wrong = _write(self._encode, observation, row)
-        if wrong:
-            self._fail(method, wrong)
+        problem = _write(self._encode, observation, row)
+        if problem:
+            self._fail(method, problem)
 
     def _fail(self, method: str, what: str) -> NoReturn:
         raise EnvironmentFailure(f"{self._name}, step {self._steps}: {method} {what}.")

@@ -1,4 +1,4 @@
-"""Policies: what acts, and what is learned."""
+"""Policies π_θ(a|s): networks, distributions over actions, and policies made of both."""
 
 from recollect.policies.categorical import (
     GridSoftmax,

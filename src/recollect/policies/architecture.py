@@ -1,4 +1,4 @@
-"""The policy to start from, made for an environment."""
+"""The policy that training starts from, built to fit an environment."""
 
 import dataclasses
 from collections.abc import Callable
@@ -27,72 +27,106 @@ Head = Literal["auto", "gaussian", "squashed", "grid"]
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """What policy to make for an environment."""
+    """The kind of policy to build, for any environment.
+
+    Example:
+        >>> import jax
+        >>> from recollect import Architecture, make
+        >>> policy = Architecture(widths=(32,)).build(jax.random.key(0), make("Acrobot-v1"))
+        >>> type(policy.head).__name__, [layer.weight.shape for layer in policy.network.layers]
+        ('Softmax', [(32, 6), (3, 32)])
+    """
 
     head: Head = "auto"
-    """Distribution over actions. `auto` fits the environment: softmax for choices, tables for tables, `gaussian` for numbers. For numbers
-    within bounds also `squashed` (a Gaussian through tanh) and `grid` (a softmax over equally spaced values)."""
+    """Distribution over actions. `auto` is a softmax for choices and `gaussian` for real numbers.
+    For real numbers within bounds there are also `squashed` (a Gaussian through tanh) and `grid` (a
+    softmax over equally spaced values)."""
     widths: tuple[int, ...] = (32,)
-    """Hidden layers."""
+    """Sizes of the hidden layers. `Tabular` environments get a table instead of a network."""
     activation: str = "relu"
+    """Between layers: `relu`, `tanh` or `silu`."""
     log_std: float = 0.0
-    """Logarithm of the first standard deviation of `gaussian` and `squashed`."""
+    """Logarithm of the initial standard deviation of `gaussian` and `squashed`."""
     points: int = 11
-    """Values of each number on the `grid`."""
+    """Number of values on the `grid`, for each number of an action."""
     normalise: bool | None = None
-    """Put observations into standard units by what has been seen so far. If not said: for environments on the host, not for compiled
-    ones."""
+    """Whether to standardise observations by the statistics of those seen so far. None means yes
+    for environments on the host, no for compiled ones."""
 
     def __post_init__(self):
         check_name("head", self.head, get_args(Head))
 
     def build(self, key: PRNGKeyArray, env: AbstractEnv | HostEnv) -> AbstractPolicy:
-        """A policy that can act in `env`: for LQC the paper's with one parameter, θ₀ = 2, else a table or a network."""
+        """Build a policy that can act in `env`.
+
+        With `head="auto"`, LQC gets the paper's one-parameter `ShiftPolicy` with θ₀ = 2.
+
+        Args:
+            key: for the initial weights of the network.
+            env: whose observations and actions the policy has to fit.
+
+        Raises:
+            ValueError: if `head` or `normalise` does not go with the environment.
+        """
         policy = self._build(key, env)
         normalise = isinstance(env, HostEnv) if self.normalise is None else self.normalise
         if not normalise:
             return policy
         if not isinstance(policy, Policy):
             raise ValueError(
-                f"normalise=True does not go with the {type(policy).__name__} of {env_name(env)}; leave it out."
+                f"normalise=True does not go with the {type(policy).__name__} of {env_name(env)}; "
+                "leave it out."
             )
         return dataclasses.replace(policy, normaliser=Normaliser.fresh(env.observation_size))
 
     def _build(self, key: PRNGKeyArray, env: AbstractEnv | HostEnv) -> AbstractPolicy:
-        size, actions, shape = env.observation_size, env.actions, (self.widths, self.activation)
+        """The policy without a normaliser."""
+        size = env.observation_size
+        actions = env.actions
+        hidden = (self.widths, self.activation)
         if actions.whole:
             if self.head != "auto":
                 raise ValueError(
-                    f"head={self.head!r} is for actions that are numbers, and {env_name(env)} has choices; use head='auto'."
+                    f"head={self.head!r} is for actions that are numbers, "
+                    f"and {env_name(env)} has choices; use head='auto'."
                 )
             if actions.count is None:
-                return multi_softmax_policy(key, size, actions.counts or (), *shape)
+                return multi_softmax_policy(key, size, actions.counts or (), *hidden)
             if isinstance(env, Tabular):
                 return tabular_softmax_policy(size, actions.count)
-            return softmax_policy(key, size, actions.count, *shape)
+            return softmax_policy(key, size, actions.count, *hidden)
         if isinstance(env, LQC) and self.head == "auto":
             return ShiftPolicy(jnp.array(2.0))
         if self.head in ("auto", "gaussian"):
-            return gaussian_policy(key, size, actions.size, *shape, self.log_std)
+            return gaussian_policy(key, size, actions.size, *hidden, self.log_std)
         if actions.bounds is None:
             raise ValueError(
-                f"head={self.head!r} needs actions with bounds, which {env_name(env)} has not; use head='gaussian'."
+                f"head={self.head!r} needs actions with bounds, which {env_name(env)} has not; "
+                "use head='gaussian'."
             )
         if self.head == "squashed":
-            return squashed_gaussian_policy(key, size, actions.bounds, *shape, self.log_std)
-        return grid_softmax_policy(key, size, actions.bounds, self.points, *shape)
+            return squashed_gaussian_policy(key, size, actions.bounds, *hidden, self.log_std)
+        return grid_softmax_policy(key, size, actions.bounds, self.points, *hidden)
 
 
 def env_name(env: AbstractEnv | HostEnv) -> str:
+    """What error messages call an environment."""
     return env.name if isinstance(env, HostEnv) else type(env).__name__
 
 
 Start = AbstractPolicy | Architecture | Callable[[PRNGKeyArray], AbstractPolicy] | None
-"""Where training starts: from a policy, from one of some architecture, from what a function makes of a key, or from the default."""
+"""Where training starts: a policy, an architecture, a function from a key to a policy, or None for
+the default architecture."""
 
 
 def make_policy(key: PRNGKeyArray, env: AbstractEnv | HostEnv, start: Start) -> AbstractPolicy:
-    """The policy to start from."""
+    """The policy that training starts from.
+
+    Args:
+        key: for initial weights; a policy given as `start` does not use it.
+        env: that the policy will act in.
+        start: see `Start`.
+    """
     if isinstance(start, AbstractPolicy):
         return start
     if start is None or isinstance(start, Architecture):

@@ -1,4 +1,8 @@
-"""Distributions over finitely many actions: softmax of the outputs, on choices or on a grid of numbers, or the outputs themselves."""
+"""Distributions over finitely many actions, and policies with them.
+
+Probabilities are a softmax of the network's outputs, over choices or over a grid of numbers, or the
+outputs themselves.
+"""
 
 from collections.abc import Sequence
 
@@ -15,7 +19,17 @@ from recollect.policies.policy import AbstractHead, Policy
 
 
 class Softmax(AbstractHead):
-    """π(a) ∝ exp(outputs_a)."""
+    """π(a) ∝ exp(outputs_a), over the actions 0, 1, …
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from recollect import Softmax
+        >>> outputs = jnp.log(jnp.array([0.1, 0.7, 0.2]))
+        >>> int(Softmax().mode(outputs))
+        1
+        >>> round(float(jnp.exp(Softmax().log_prob(outputs, jnp.array(2)))), 4)
+        0.2
+    """
 
     def sample(self, key: PRNGKeyArray, outputs: Float[Array, " out"]) -> Int[Array, ""]:
         return _sample(key, jax.nn.softmax(outputs))
@@ -40,15 +54,16 @@ class Softmax(AbstractHead):
     def fisher_root(
         self, outputs: Float[Array, " out"]
     ) -> tuple["Softmax", Float[Array, "rank out"]]:
-        """Rows √π_a (e_a − π): the scores of all actions, each weighed by its probability."""
+        """Rows √π_a (e_a − π): the score of each action, times the root of its probability."""
         π = jax.nn.softmax(outputs)
         return self, jnp.sqrt(π)[:, None] * (jnp.eye(π.size) - π)
 
 
 class MultiSoftmax(AbstractHead):
-    """Several choices at once, each a `Softmax` of its own over its share of the outputs."""
+    """Several independent choices, each a `Softmax` over its own part of the outputs."""
 
     counts: tuple[int, ...] = eqx.field(static=True)
+    """Number of actions of each choice."""
 
     def sample(self, key: PRNGKeyArray, outputs: Float[Array, " out"]) -> Int[Array, " choice"]:
         keys = jax.random.split(key, len(self.counts))
@@ -81,28 +96,32 @@ class MultiSoftmax(AbstractHead):
     def fisher_root(
         self, outputs: Float[Array, " out"]
     ) -> tuple["MultiSoftmax", Float[Array, "rank out"]]:
-        """The roots of all choices as blocks on the diagonal: scores of independent draws are uncorrelated."""
-        return self, jax.scipy.linalg.block_diag(
-            *[Softmax().fisher_root(part)[1] for part in self._parts(outputs)]
-        )
+        """The roots of all choices as blocks on the diagonal, as their scores are uncorrelated."""
+        roots = [Softmax().fisher_root(part)[1] for part in self._parts(outputs)]
+        return self, jax.scipy.linalg.block_diag(*roots)
 
     def _parts(self, outputs: Float[Array, " out"]) -> list[Float[Array, " _"]]:
+        """The outputs of each choice."""
         return jnp.split(outputs, np.cumsum(self.counts)[:-1].tolist())
 
 
 class GridSoftmax(AbstractHead):
-    """A `Softmax` over `points` equally spaced numbers from low to high, independently for each number of the action.
+    """A `Softmax` over equally spaced values, independently for each number of the action.
 
-    The outputs are the preferences of the first number's grid, then of the second's, and so on. An action is the vector
-    of grid values itself, as the environment takes it; rounding finds its place on the grid again.
+    The outputs are the logits of the first number's grid, then of the second's, and so on. An
+    action is the vector of grid values, as the environment takes it; `log_prob` finds the index of
+    each on its grid by rounding.
     """
 
     bounds: Bounds = eqx.field(static=True)
+    """Low and high of each number; both are grid values."""
     points: int = eqx.field(static=True)
+    """Number of grid values of each number."""
 
     def sample(self, key: PRNGKeyArray, outputs: Float[Array, " out"]) -> Float[Array, " size"]:
         keys = jax.random.split(key, len(self.bounds))
-        return self._values(jax.vmap(Softmax().sample)(keys, self._rows(outputs)), outputs.dtype)
+        indices = jax.vmap(Softmax().sample)(keys, self._rows(outputs))
+        return self._values(indices, outputs.dtype)
 
     def log_prob(
         self, outputs: Float[Array, " out"], action: Float[Array, " size"]
@@ -123,31 +142,29 @@ class GridSoftmax(AbstractHead):
         other: "GridSoftmax",
         other_outputs: Float[Array, " out"],
     ) -> Float[Array, ""]:
-        return jnp.sum(
-            jax.vmap(lambda ours, theirs: Softmax().kl(ours, Softmax(), theirs))(
-                self._rows(outputs), self._rows(other_outputs)
-            )
-        )
+        of_each = jax.vmap(lambda ours, theirs: Softmax().kl(ours, Softmax(), theirs))
+        return jnp.sum(of_each(self._rows(outputs), self._rows(other_outputs)))
 
     def fisher_root(
         self, outputs: Float[Array, " out"]
     ) -> tuple["GridSoftmax", Float[Array, "rank out"]]:
-        """The roots of all numbers as blocks on the diagonal: scores of independent draws are uncorrelated."""
+        """The roots of all numbers as blocks on the diagonal, as their scores are uncorrelated."""
         _, roots = jax.vmap(Softmax().fisher_root)(self._rows(outputs))
         return self, jax.scipy.linalg.block_diag(*roots)
 
     def _rows(self, outputs: Float[Array, " out"]) -> Float[Array, "size points"]:
+        """The logits of each number's grid."""
         return outputs.reshape(len(self.bounds), self.points)
 
     def _values(self, indices: Int[Array, " size"], dtype) -> Float[Array, " size"]:
+        """The grid values at `indices`."""
         low, high = np.array(self.bounds).T
-        return jax.vmap(_pick)(
-            jnp.asarray(np.linspace(low, high, self.points, axis=1), dtype), indices
-        )
+        grid = jnp.asarray(np.linspace(low, high, self.points, axis=1), dtype)
+        return jax.vmap(_pick)(grid, indices)
 
 
 class Probabilities(AbstractHead):
-    """π(a) = outputs_a: the direct parameterisation, to be kept on the simplex by projection."""
+    """π(a) = outputs_a: the direct parameterisation, kept on the simplex by projection."""
 
     def sample(self, key: PRNGKeyArray, outputs: Float[Array, " out"]) -> Int[Array, ""]:
         return _sample(key, outputs)
@@ -172,17 +189,20 @@ class Probabilities(AbstractHead):
     def fisher_root(
         self, outputs: Float[Array, " out"]
     ) -> tuple["Probabilities", Float[Array, "rank out"]]:
-        """∇log π(a) = e_a / π_a, so the Fisher matrix is diag(1/π)."""
+        """∇log π(a) = e_a / π_a, so the Fisher matrix is diag(1/π) and its root diag(1/√π)."""
         return self, jnp.diag(1 / jnp.sqrt(outputs))
 
 
 def _pick(values: Float[Array, " out"], action: Int[Array, ""]) -> Float[Array, ""]:
-    # A sum against the one-hot action; gathering one entry for each sample would leave the vector units idle.
+    """`values[action]`."""
+    # As a masked sum: a gather of one entry for each sample would not use the vector units.
     return jnp.sum(jnp.where(jnp.arange(values.size) == action, values, 0))
 
 
 def _sample(key: PRNGKeyArray, probabilities: Float[Array, " out"]) -> Int[Array, ""]:
-    # Inverse distribution function: one uniform draw an action, however many actions there are.
+    """Draw an index by inverting the distribution function."""
+    # One uniform number for each draw, however many actions there are; `jax.random.categorical`
+    # takes one for each action. It is scaled, as rounded probabilities may not add up to 1.
     ceiling = jnp.cumsum(probabilities)[:-1]
     return jnp.sum(jax.random.uniform(key) * probabilities.sum() >= ceiling, dtype=jnp.int32)
 
@@ -194,7 +214,25 @@ def softmax_policy(
     widths: Sequence[int] = (32,),
     activation: str = "relu",
 ) -> Policy:
-    """Softmax over an MLP; the default is the paper's network read as one hidden layer of 32."""
+    """A softmax of an MLP, for one choice among `action_count` actions.
+
+    The default network is the paper's, read as one hidden layer of 32 units.
+
+    Args:
+        key: for the initial weights.
+        observation_size: number of inputs.
+        action_count: number of actions.
+        widths: sizes of the hidden layers.
+        activation: `relu`, `tanh` or `silu`.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from recollect import softmax_policy
+        >>> policy = softmax_policy(jax.random.key(0), observation_size=4, action_count=3)
+        >>> policy.outputs(jnp.ones(4)).shape
+        (3,)
+    """
     check_count("action_count", action_count)
     return Policy(mlp(key, observation_size, action_count, widths, activation), Softmax())
 
@@ -206,12 +244,27 @@ def multi_softmax_policy(
     widths: Sequence[int] = (32,),
     activation: str = "relu",
 ) -> Policy:
-    """For several choices at once: an MLP and, for each number in `counts`, a softmax over that many."""
+    """A softmax of an MLP for each of several independent choices.
+
+    Args:
+        key: for the initial weights.
+        observation_size: number of inputs.
+        counts: number of actions of each choice.
+        widths: sizes of the hidden layers.
+        activation: `relu`, `tanh` or `silu`.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from recollect import multi_softmax_policy
+        >>> policy = multi_softmax_policy(jax.random.key(0), observation_size=4, counts=(2, 3))
+        >>> policy.mode(jnp.ones(4)).shape
+        (2,)
+    """
     for count in counts:
         check_count("counts", count)
-    return Policy(
-        mlp(key, observation_size, sum(counts), widths, activation), MultiSoftmax(tuple(counts))
-    )
+    network = mlp(key, observation_size, sum(counts), widths, activation)
+    return Policy(network, MultiSoftmax(tuple(counts)))
 
 
 def grid_softmax_policy(
@@ -222,29 +275,67 @@ def grid_softmax_policy(
     widths: Sequence[int] = (32,),
     activation: str = "relu",
 ) -> Policy:
-    """For continuous actions: an MLP and, for each pair of low and high in `bounds`, a softmax over `points` values between them."""
+    """A softmax of an MLP over a grid of values, for continuous actions within bounds.
+
+    Args:
+        key: for the initial weights.
+        observation_size: number of inputs.
+        bounds: low and high of each number of an action.
+        points: number of equally spaced values from low to high, at least 2.
+        widths: sizes of the hidden layers.
+        activation: `relu`, `tanh` or `silu`.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from recollect import grid_softmax_policy
+        >>> policy = grid_softmax_policy(jax.random.key(0), 4, bounds=((-1.0, 1.0),), points=3)
+        >>> policy.mode(jnp.ones(4))[0] in (-1.0, 0.0, 1.0)
+        True
+    """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:
         raise ValueError(
-            f"points={points!r} is not a whole number of at least 2; give the number of grid values, both ends included."
+            f"points={points!r} is not a whole number of at least 2; "
+            "give the number of grid values, both ends included."
         )
     bounds = checked_bounds(bounds, points - 1)
-    return Policy(
-        mlp(key, observation_size, len(bounds) * points, widths, activation),
-        GridSoftmax(bounds, points),
-    )
+    network = mlp(key, observation_size, len(bounds) * points, widths, activation)
+    return Policy(network, GridSoftmax(bounds, points))
 
 
 def tabular_softmax_policy(observation_size: int, action_count: int) -> Policy:
-    """Softmax over a table of preferences θ_{s,a}, uniform at first."""
+    """π(a|s) ∝ exp(θ_{s,a}), uniform at first, for one-hot observations.
+
+    Args:
+        observation_size: number of states.
+        action_count: number of actions.
+
+    Example:
+        >>> import jax
+        >>> from recollect import tabular_softmax_policy
+        >>> policy = tabular_softmax_policy(5, 4)
+        >>> round(float(policy.log_prob(jax.nn.one_hot(2, 5), jax.numpy.array(3))), 4)  # log ¼
+        -1.3863
+    """
     return Policy(table(jnp.zeros((observation_size, action_count))), Softmax())
 
 
 def tabular_direct_policy(observation_size: int, action_count: int) -> Policy:
-    """π(a|s) = θ_{s,a}, uniform at first, for `project=Simplex()`.
+    """π(a|s) = θ_{s,a}, uniform at first, for one-hot observations and `project=Simplex()`.
 
-    Its scores do not average to zero over actions, so a baseline other than the value of the state
-    tilts the natural gradient: take exact advantages or `baseline="linear"`.
+    The expectation of its score over actions is not zero, so a baseline other than the value of the
+    state biases the natural gradient: use exact advantages or `baseline="linear"`.
+
+    Args:
+        observation_size: number of states.
+        action_count: number of actions.
+
+    Example:
+        >>> import jax
+        >>> from recollect import tabular_direct_policy
+        >>> policy = tabular_direct_policy(5, 4)
+        >>> policy.outputs(jax.nn.one_hot(2, 5)).tolist()
+        [0.25, 0.25, 0.25, 0.25]
     """
-    return Policy(
-        table(jnp.full((observation_size, action_count), 1 / action_count)), Probabilities()
-    )
+    uniform = jnp.full((observation_size, action_count), 1 / action_count)
+    return Policy(table(uniform), Probabilities())

@@ -1,4 +1,4 @@
-"""Small networks for policies: fully connected layers, nothing else."""
+"""Fully connected networks for policies and critics."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,10 +28,20 @@ class Affine(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Affine layers with one activation between them; no hidden layer makes a linear map or a table."""
+    """Affine layers with an activation between them; without hidden layers, a linear map.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from recollect.policies import mlp
+        >>> network = mlp(jax.random.key(0), inputs=4, outputs=3, widths=(32,))
+        >>> network(jnp.ones(4)).shape
+        (3,)
+    """
 
     layers: tuple[Affine, ...]
     activation: str = eqx.field(static=True)
+    """A key of `ACTIVATIONS`."""
 
     def __call__(self, x: Float[Array, " in"]) -> Float[Array, " out"]:
         for layer in self.layers[:-1]:
@@ -49,12 +59,20 @@ def mlp(
 ) -> MLP:
     """An MLP with scaled orthogonal weights and zero biases.
 
-    `final_scale` makes the last layer small, so that a fresh policy is close to uniform whatever it sees.
+    Args:
+        key: for the weights.
+        inputs: number of inputs.
+        outputs: number of outputs.
+        widths: sizes of the hidden layers.
+        activation: a key of `ACTIVATIONS`.
+        final_scale: scale of the last layer's weights. A small one makes the outputs of a new
+            policy nearly the same for all observations, and a softmax of them nearly uniform.
     """
     check_name("activation", activation, ACTIVATIONS)
     for width in widths:
         check_count("widths", width)
     sizes = [inputs, *widths, outputs]
+    # The factor √2 makes up for relu, which halves the mean square of its inputs.
     scales = [2**0.5 if activation == "relu" else 1.0] * len(widths) + [final_scale]
     keys = jax.random.split(key, len(scales))
     layers = [
@@ -65,5 +83,5 @@ def mlp(
 
 
 def table(values: Float[Array, "state output"]) -> MLP:
-    """A table read by one-hot observations: the linear map whose θ is the table itself (transposed)."""
+    """A table read by one-hot observations: the linear map whose weight is the transposed table."""
     return MLP((Affine(jnp.asarray(values).T, None),), "relu")

@@ -1,15 +1,17 @@
-"""The score matrix J, one column ∇log π(a|s) for each transition, without writing it down.
+"""The score matrix J, with one column ∇log π(a|s) for each transition, as a linear operator.
 
-The gradient is J u and the Fisher matrix J C Jᵀ for vectors u and diagonal matrices C of weights, so two
-products are all that most solvers need: `push` (Jᵀv, how log-probabilities move along v) and `pull` (J u).
+The gradient is J u and the Fisher matrix J C Jᵀ for vectors u and diagonal matrices C of weights,
+so two products are all that most solvers need: `push` (Jᵀv, the derivative of log-probabilities
+along v) and `pull` (J u).
 
-For a network of affine layers the column of one transition is the outer product of each layer's
-input x and the derivative δ that back-propagation sends into that layer. Keeping (x, δ) instead of
-J takes O(N·width) memory instead of O(N·d), and a product takes 2Nd operations and no new pass
-through the network. Any other policy is differentiated afresh in each product.
+For a network of affine layers, the part of a column that belongs to one layer is the outer product
+of the layer's input x and the derivative δ that back-propagation computes at its output. Storing
+(x, δ) takes O(N·width) memory instead of the O(N·d) of J, and a product takes 2Nd operations and no
+new pass through the network. Any other policy is differentiated again in each product.
 
-Rows of data lie along the last axis here. On CPUs with vector units that made products twice as
-fast as rows first, because the features of small problems are fewer than the lanes of a vector.
+"Row" means a row of the data, that is, one transition; it is a column of J. Rows lie along the last
+axis here. On CPUs with vector units that made products twice as fast as with rows first, because
+small problems have fewer features than a vector has lanes.
 """
 
 import abc
@@ -26,24 +28,24 @@ from recollect.policies.networks import ACTIVATIONS
 from recollect.tree import flatten
 
 CHUNK = 8192
-"""Rows handled at a time in products: smaller chunks measured slower, larger ones take more memory."""
+"""States handled at a time in products: fewer were slower, more would need more memory."""
 
 
 class AbstractScores(eqx.Module):
-    """J as a linear operator on flat parameter vectors."""
+    """J as a linear operator on flat parameter vectors, in the order of `flatten`."""
 
     @property
     def rank(self) -> int:
-        """Scores of each state, which are rows next to each other."""
+        """Number of scores of each state; they are neighbouring rows."""
         return 1
 
     @abc.abstractmethod
     def push(self, vector: Float[Array, " d"]) -> Float[Array, " row"]:
-        """Jᵀ v."""
+        """Jᵀ v, the derivative of every log π(a|s) along `vector`."""
 
     @abc.abstractmethod
     def pull(self, coefficients: Float[Array, " row"]) -> Float[Array, " d"]:
-        """J u."""
+        """J u, the sum of the scores weighted by `coefficients`."""
 
     @abc.abstractmethod
     def columns(self) -> Float[Array, "d row"]:
@@ -51,7 +53,7 @@ class AbstractScores(eqx.Module):
 
     @abc.abstractmethod
     def gram(self) -> Float[Array, "row row"]:
-        """Jᵀ J."""
+        """Jᵀ J, the inner products of all pairs of scores."""
 
     @abc.abstractmethod
     def squared_norms(self) -> Float[Array, " row"]:
@@ -63,7 +65,7 @@ class AbstractScores(eqx.Module):
 
     @abc.abstractmethod
     def take(self, indices: Int[Array, " sample"]) -> "AbstractScores":
-        """The scores in some rows."""
+        """The scores of the rows `indices`."""
 
     @property
     @abc.abstractmethod
@@ -72,12 +74,19 @@ class AbstractScores(eqx.Module):
 
 
 class LayerScores(AbstractScores):
-    """Scores of a network of affine layers: inputs and deltas of each, and the head's own part as it is."""
+    """Scores of a network of affine layers, one for each transition.
+
+    Parameters are ordered by layer, each with its weight before its bias, and the head's come last.
+    """
 
     inputs: list[Float[Array, "_ row"]]
+    """x: the input of every layer."""
     deltas: list[Float[Array, "_ row"]]
+    """δ: the derivative of log π(a|s) by the output of every layer, before its activation."""
     head: Float[Array, "m row"]
+    """The derivative of log π(a|s) by the head's own parameters."""
     biased: tuple[bool, ...] = eqx.field(static=True)
+    """Whether each layer has a bias."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -88,12 +97,13 @@ class LayerScores(AbstractScores):
         return zip(self.inputs, self.deltas, self.biased, strict=True)
 
     def push(self, vector: Float[Array, " d"]) -> Float[Array, " row"]:
-        total, at = jnp.zeros(self.shape[1], vector.dtype), 0
+        total = jnp.zeros(self.shape[1], vector.dtype)
+        at = 0
         for x, δ, bias in self._layers():
             outs, ins = δ.shape[0], x.shape[0]
             matrix = vector[at : at + outs * ins].reshape(outs, ins)
             at += outs * ins
-            # δᵀ M x either way; the smaller of x and δ meets the intermediate product.
+            # Both are δᵀ M x; the one with the smaller intermediate product is taken.
             total = total + jnp.sum((matrix @ x) * δ if outs < ins else (matrix.T @ δ) * x, 0)
             if bias:
                 total = total + vector[at : at + outs] @ δ
@@ -103,6 +113,7 @@ class LayerScores(AbstractScores):
     def pull(self, coefficients: Float[Array, " row"]) -> Float[Array, " d"]:
         parts = []
         for x, δ, bias in self._layers():
+            # Both are δ diag(u) xᵀ; the smaller of the two factors is scaled.
             matrix = (
                 (δ * coefficients) @ x.T if δ.shape[0] < x.shape[0] else δ @ (x * coefficients).T
             )
@@ -135,9 +146,11 @@ class LayerScores(AbstractScores):
 
 
 class SharedScores(AbstractScores):
-    """Scores of a network of affine layers, several of each state: they differ in their deltas and share the inputs.
+    """Scores of a network of affine layers, `rank` of each state.
 
-    A product meets each layer once for each state, whatever the rank. Rows come first here, because the rank makes up for few features.
+    The scores of a state differ in their deltas and share their inputs, so that a product computes
+    each layer once for each state, whatever the rank. The fields are those of `LayerScores`, with
+    states first: the rank makes up for few features.
     """
 
     inputs: list[Float[Array, "state _"]]
@@ -158,31 +171,34 @@ class SharedScores(AbstractScores):
         return zip(self.inputs, self.deltas, self.biased, strict=True)
 
     def push(self, vector: Float[Array, " d"]) -> Float[Array, " row"]:
-        total, at = jnp.zeros(self.head.shape[:2], vector.dtype), 0
+        total = jnp.zeros(self.head.shape[:2], vector.dtype)
+        at = 0
         for x, δ, bias in self._layers():
             outs, ins = δ.shape[2], x.shape[1]
-            moved = x @ vector[at : at + outs * ins].reshape(outs, ins).T
+            # The derivative of the layer's output along `vector`, for fixed inputs.
+            tangent = x @ vector[at : at + outs * ins].reshape(outs, ins).T
             at += outs * ins
             if bias:
-                moved = moved + vector[at : at + outs]
+                tangent = tangent + vector[at : at + outs]
                 at += outs
-            total = total + jnp.einsum("so,sro->sr", moved, δ)
+            total = total + jnp.einsum("so,sro->sr", tangent, δ)
         return (total + self.head @ vector[at:]).ravel()
 
     def pull(self, coefficients: Float[Array, " row"]) -> Float[Array, " d"]:
-        u, parts = coefficients.reshape(self.head.shape[:2]), []
+        u = coefficients.reshape(self.head.shape[:2])
+        parts = []
         for x, δ, bias in self._layers():
-            joined = jnp.einsum("sr,sro->so", u, δ)
-            parts.append((joined.T @ x).ravel())
+            weighted = jnp.einsum("sr,sro->so", u, δ)
+            parts.append((weighted.T @ x).ravel())
             if bias:
-                parts.append(joined.sum(0))
+                parts.append(weighted.sum(0))
         return jnp.concatenate([*parts, jnp.einsum("sr,srm->m", u, self.head)])
 
     def columns(self) -> Float[Array, "d row"]:
-        return self._apart().columns()
+        return self._unshared().columns()
 
     def gram(self) -> Float[Array, "row row"]:
-        return self._apart().gram()
+        return self._unshared().gram()
 
     def squared_norms(self) -> Float[Array, " row"]:
         square = lambda x: jnp.sum(x**2, -1)
@@ -193,20 +209,24 @@ class SharedScores(AbstractScores):
         return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), self)
 
     def take(self, indices: Int[Array, " sample"]) -> LayerScores:
-        state, which = jnp.divmod(indices, self.rank)
-        picked = lambda x: x[state, which].T
+        state, number = jnp.divmod(indices, self.rank)
+        select = lambda x: x[state, number].T
         return LayerScores(
-            [x[state].T for x in self.inputs],
-            [picked(δ) for δ in self.deltas],
-            picked(self.head),
-            self.biased,
+            inputs=[x[state].T for x in self.inputs],
+            deltas=[select(δ) for δ in self.deltas],
+            head=select(self.head),
+            biased=self.biased,
         )
 
-    def _apart(self) -> LayerScores:
-        """Every row with inputs of its own."""
-        apart = lambda x: x.reshape(self.shape[1], -1).T
-        inputs = [jnp.repeat(x.T, self.rank, axis=1) for x in self.inputs]
-        return LayerScores(inputs, [apart(δ) for δ in self.deltas], apart(self.head), self.biased)
+    def _unshared(self) -> LayerScores:
+        """The same scores with a copy of the inputs for each row."""
+        rows_last = lambda x: x.reshape(self.shape[1], -1).T
+        return LayerScores(
+            inputs=[jnp.repeat(x.T, self.rank, axis=1) for x in self.inputs],
+            deltas=[rows_last(δ) for δ in self.deltas],
+            head=rows_last(self.head),
+            biased=self.biased,
+        )
 
 
 class TracedScores(AbstractScores):
@@ -221,6 +241,7 @@ class TracedScores(AbstractScores):
         return flatten(self.policy)[0].size, self.observations.shape[0]
 
     def _log_probs(self) -> tuple[Float[Array, " d"], Callable]:
+        """θ, and the function from θ to log π_θ(a|s) of every row."""
         θ, unflatten = flatten(self.policy)
         return θ, lambda θ: jax.vmap(unflatten(θ).log_prob)(self.observations, self.actions)
 
@@ -259,7 +280,18 @@ def fold(
     count: Int[Array, ""],
     size: int = CHUNK,
 ) -> Float[Array, "..."]:
-    """Σ of `term(scores, coefficients)` over chunks of `size` states, leaving out whole chunks from state `count` on."""
+    """Σ of `term` over chunks of states, which bounds the memory that one term takes.
+
+    Args:
+        term: a function of the scores and the coefficients of a chunk, to be summed.
+        scores: of all states.
+        coefficients: one for each state.
+        count: number of states that matter, at the front; whole chunks behind them are skipped.
+        size: states in a chunk. If there are no more than this, `term` is called once.
+
+    Returns:
+        The sum, in the shape of `term`'s result.
+    """
     states = len(coefficients)
     if states <= size:
         return term(scores, coefficients)
@@ -269,24 +301,36 @@ def fold(
 
     whole, rest = divmod(states, size)
     shape = jax.eval_shape(lambda: chunk(0, size))
-    trips = jnp.minimum(whole, -(-count // size))
-    total = lax.fori_loop(
-        0,
-        trips,
-        lambda i, total: total + chunk(i * size, size),
-        jnp.zeros(shape.shape, shape.dtype),
-    )
+    needed = jnp.minimum(whole, -(-count // size))
+    zero = jnp.zeros(shape.shape, shape.dtype)
+    total = lax.fori_loop(0, needed, lambda i, total: total + chunk(i * size, size), zero)
     return total + chunk(whole * size, rest) if rest else total
 
 
 def score_matrix(
     policy: AbstractPolicy, observations: Float[Array, "row ..."], actions: Shaped[Array, "row ..."]
 ) -> tuple[Float[Array, " row"], AbstractScores]:
-    """log π(a|s) and the scores ∇log π(a|s) of every row."""
+    """log π(a|s) and the scores ∇log π(a|s) of every row.
+
+    Args:
+        policy: π. With an `MLP` the scores are `LayerScores`, else `TracedScores`.
+        observations: s of every row.
+        actions: a of every row.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from recollect import tabular_softmax_policy
+        >>> from recollect.policies.scores import score_matrix
+        >>> policy = tabular_softmax_policy(2, 2)
+        >>> log_probs, scores = score_matrix(policy, jnp.eye(2), jnp.array([0, 1]))
+        >>> scores.shape  # parameters and transitions
+        (4, 2)
+        >>> scores.squared_norms().tolist()
+        [0.5, 0.5]
+    """
     if not isinstance(policy, Policy) or not isinstance(policy.network, MLP):
-        return jax.vmap(policy.log_prob)(observations, actions), TracedScores(
-            policy, observations, actions
-        )
+        log_probs = jax.vmap(policy.log_prob)(observations, actions)
+        return log_probs, TracedScores(policy, observations, actions)
 
     def log_prob(parts, action):
         head, outputs = parts
@@ -296,16 +340,27 @@ def score_matrix(
     each = jax.vmap(jax.value_and_grad(log_prob), in_axes=((None, -1), -1), out_axes=-1)
     log_probs, (on_head, on_outputs) = each((policy.head, outputs), jnp.moveaxis(actions, 0, -1))
     return log_probs, LayerScores(
-        inputs, back(on_outputs), _stack(on_head, outputs.shape[1]), _biased(policy.network)
+        inputs=inputs,
+        deltas=back(on_outputs),
+        head=_stack(on_head, outputs.shape[1]),
+        biased=_biased(policy.network),
     )
 
 
 def expected_score_matrix(
     policy: AbstractPolicy, observations: Float[Array, "row ..."]
 ) -> AbstractScores:
-    """Scores whose outer products sum, state by state, to E_a[∇log π(a|s) ∇log π(a|s)ᵀ] in closed form.
+    """Scores whose outer products sum, in each state, to E_a[∇log π(a|s) ∇log π(a|s)ᵀ].
 
-    A state has as many as the distribution's Fisher matrix has rank.
+    The expectation over actions is in closed form, from the head's `fisher_root`; each state has as
+    many scores as that root has rows.
+
+    Args:
+        policy: π, a `Policy` with an `MLP`.
+        observations: s of every state.
+
+    Raises:
+        ValueError: for any other policy.
     """
     if not isinstance(policy, Policy) or not isinstance(policy.network, MLP):
         kind = type(policy.network if isinstance(policy, Policy) else policy).__name__
@@ -313,7 +368,8 @@ def expected_score_matrix(
             "ExpectedFisher needs a Policy with an MLP, whose closed form is known, and not "
             f"{kind}; use ScoreFisher()."
         )
-    network, head = policy.network, policy.head
+    network = policy.network
+    head = policy.head
 
     def scores(x):
         outputs, inputs, back = _through_layers(network, x[:, None])
@@ -326,11 +382,16 @@ def expected_score_matrix(
 
 
 def _through_layers(network: MLP, x: Float[Array, "in row"]):
-    """The outputs, the input of every layer, and the function that sends cotangents of the outputs back into every layer.
+    """Forward pass of all rows.
 
-    Written for whole arrays rather than one row under `vmap`, which would put rows first again.
+    Written for whole arrays rather than for one row under `vmap`, which would put rows first.
+
+    Returns:
+        The outputs, the input of every layer, and the function that back-propagates derivatives by
+        the outputs to derivatives by the output of every layer.
     """
-    inputs, slopes = [], []
+    inputs = []
+    slopes = []
     for layer in network.layers:
         inputs.append(x)
         x = layer.weight @ x if layer.bias is None else layer.weight @ x + layer.bias[:, None]
@@ -349,9 +410,9 @@ def _through_layers(network: MLP, x: Float[Array, "in row"]):
 
 def _stack(head: AbstractHead, rows: int) -> Float[Array, "m row"]:
     """The head's own arrays, flattened and one above the other."""
-    return jnp.concatenate(
-        [jnp.zeros((0, rows)), *[leaf.reshape(-1, rows) for leaf in jax.tree.leaves(head)]]
-    )
+    # For heads without arrays: `concatenate` needs at least one.
+    empty = jnp.zeros((0, rows))
+    return jnp.concatenate([empty, *[leaf.reshape(-1, rows) for leaf in jax.tree.leaves(head)]])
 
 
 def _biased(network: MLP) -> tuple[bool, ...]:

@@ -9,9 +9,20 @@ from recollect.prng import normal
 
 
 class ShiftPolicy(AbstractPolicy):
-    """π_θ(·|s) = N(θ − s, 1): undo the state and add θ, so that ∇log π = a + s − θ."""
+    """π_θ(·|s) = N(θ − s, 1), so that s + a ~ N(θ, 1) in every state and ∇log π = a + s − θ.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from recollect import ShiftPolicy
+        >>> policy = ShiftPolicy(jnp.array(2.0))
+        >>> policy.mode(jnp.array([0.5])).tolist()
+        [1.5]
+        >>> float(policy.kl(ShiftPolicy(jnp.array(3.0)), jnp.array([0.5])))
+        0.5
+    """
 
     shift: Float[Array, ""]
+    """θ."""
 
     def sample(self, key: PRNGKeyArray, observation: Float[Array, "1"]) -> Float[Array, "1"]:
         return self.mode(observation) + normal(key, (1,))
