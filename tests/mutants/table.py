@@ -1203,8 +1203,8 @@ THEORY = [
         (
             "LQC: windows overlap in the samples that they do not share",
             "fisher_correlation",
-            "draws(lag), draws(fisher_window - lag)",
-            "draws(fisher_window - lag), draws(lag)",
+            "common = draws(fisher_window - lag)",
+            "common = own",
             "overlapping_fisher_windows_are_correlated_as_in_simulation",
         ),
         (
@@ -1281,10 +1281,10 @@ THEORY = [
             "covariance_away_from_the_optimum_is_about_the_mean",
         ),
         (
-            "table: the jackknife forgets that its blocks overlap",
+            "table: the jackknife leaves no block out",
             "Moments.error",
-            "(len(values) - 1) * values.var(0)",
-            "values.var(0)",
+            "quantity(each) for each in self.without",
+            "quantity(self) for each in self.without",
             "drawn_moments_agree_with_exact_ones",
         ),
         (
@@ -1355,9 +1355,9 @@ THEORY = [
         ),
         (
             "the jackknife forgets that its groups overlap",
-            "jackknife",
-            "(len(without) - 1) * without.var()",
-            "without.var()",
+            "jackknife_error",
+            "(len(values) - 1) * values.var(0)",
+            "values.var(0)",
             "jackknife_of_a_mean_is_its_standard_error",
         ),
         (
@@ -1741,17 +1741,17 @@ LOCAL = [
             "verdict_on_the_constant_step_follows_the_runs",
         ),
         (
-            "near θ̄: `averaged=matrix(found.sigma_1 / batch)` becomes `averaged=matrix(found.sigma_2 / batch)`",
+            "near θ̄: `averaged=matrix(moments.sigma_1 / batch)` becomes `averaged=matrix(moments.sigma_2 / batch)`",
             "_lqc",
-            "averaged=matrix(found.sigma_1 / batch)",
-            "averaged=matrix(found.sigma_2 / batch)",
+            "averaged=matrix(moments.sigma_1 / batch)",
+            "averaged=matrix(moments.sigma_2 / batch)",
             "verdict_on_the_constant_step_follows_the_runs",
         ),
         (
-            "near θ̄: `averaged=found.sigma_1 / batch` becomes `averaged=found.sigma_2 / batch`",
+            "near θ̄: `averaged=moments.sigma_1 / batch` becomes `averaged=moments.sigma_2 / batch`",
             "_corridor",
-            "averaged=found.sigma_1 / batch",
-            "averaged=found.sigma_2 / batch",
+            "averaged=moments.sigma_1 / batch",
+            "averaged=moments.sigma_2 / batch",
             "best_policy_in_the_corridor_lies_inside",
         ),
         (
@@ -1762,9 +1762,9 @@ LOCAL = [
             "drift_of_states_is_what_the_policy_ratio_leaves_behind",
         ),
         (
-            "near θ̄: `delay=found.inverse_fisher @ state_drift(env, best)` becomes `delay=state_drift(env, best)`",
+            "near θ̄: `delay=moments.inverse_fisher @ state_drift(env, best)` becomes `delay=state_drift(env, best)`",
             "_corridor",
-            "delay=found.inverse_fisher @ state_drift(env, best)",
+            "delay=moments.inverse_fisher @ state_drift(env, best)",
             "delay=state_drift(env, best)",
             "drift_of_states_is_what_the_policy_ratio_leaves_behind",
         ),

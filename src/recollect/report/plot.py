@@ -84,8 +84,8 @@ def learning_curves(
         style = "--" if name in controls else "-"
         left.plot(iterations, mean, style, color=colour, label=name)
         if name not in controls:
-            shade = dict(color=colour, alpha=0.2, linewidth=0)
-            left.fill_between(iterations, mean - error, mean + error, **shade)
+            low = mean - error
+            left.fill_between(iterations, low, mean + error, color=colour, alpha=0.2, linewidth=0)
         right.plot(iterations, error, style, color=colour)
     left.set_title(title, parse_math=False)  # the user's names may hold dollars
     left.set(xlabel="iteration", ylabel="mean return of the batch")

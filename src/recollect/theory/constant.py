@@ -254,7 +254,7 @@ def falls(rows: Sequence[Row]) -> list[Fall]:
 
     Both errors come from runs of their own, so the squared half widths of their logs add.
     """
-    found = []
+    comparisons = []
     for step in sorted({row["step"] for row in rows}):
         chosen = [row for row in rows if row["step"] == step]
         chosen.sort(key=lambda row: row["window"])
@@ -263,8 +263,8 @@ def falls(rows: Sequence[Row]) -> list[Fall]:
             reach = float(np.exp(np.hypot(*half)))
             ratio = large["error"] / small["error"]
             name = f"α = {large['step_size']:.3g}, K = {small['window']} → {large['window']}"
-            found.append(Fall(name, ratio, (ratio / reach, ratio * reach)))
-    return found
+            comparisons.append(Fall(name, ratio, (ratio / reach, ratio * reach)))
+    return comparisons
 
 
 def near(row: Row) -> bool:
