@@ -1629,7 +1629,8 @@ LOCAL = [
             "arma_covariance_is_the_sum_over_responses_to_single_noises",
         ),
         (
-            "near θ̄: `matrix_power(transition, window)` becomes `matrix_power(transition, window - 1)`",
+            "near θ̄: `matrix_power(transition, window)` "
+            "becomes `matrix_power(transition, window - 1)`",
             "arma_covariance",
             "matrix_power(transition, window)",
             "matrix_power(transition, window - 1)",
@@ -1664,7 +1665,8 @@ LOCAL = [
             "steps_with_a_random_fisher_matrix_have_a_moving_average_and_a_white_part",
         ),
         (
-            "near θ̄: `step**2 * (averaged + white) / window` becomes `step**2 * (averaged + white)`",
+            "near θ̄: `step**2 * (averaged + white) / window` "
+            "becomes `step**2 * (averaged + white)`",
             "arma_covariance",
             "step**2 * (averaged + white) / window",
             "step**2 * (averaged + white)",
@@ -1685,7 +1687,8 @@ LOCAL = [
             "delayed_covariance_is_the_sum_over_responses_to_single_noises",
         ),
         (
-            "near θ̄: `block_diag(averaged, white / window)` becomes `block_diag(white, averaged / window)`",
+            "near θ̄: `block_diag(averaged, white / window)` "
+            "becomes `block_diag(white, averaged / window)`",
             "delayed_covariance",
             "block_diag(averaged, white / window)",
             "block_diag(white, averaged / window)",
@@ -1699,7 +1702,8 @@ LOCAL = [
             "delayed_covariance_is_the_sum_over_responses_to_single_noises",
         ),
         (
-            "near θ̄: `step / window * np.tile(delay, window)` becomes `step * np.tile(delay, window)`",
+            "near θ̄: `step / window * np.tile(delay, window)` "
+            "becomes `step * np.tile(delay, window)`",
             "_companion",
             "step / window * np.tile(delay, window)",
             "step * np.tile(delay, window)",
@@ -1727,21 +1731,24 @@ LOCAL = [
             "products_at_a_lag_have_the_autocovariance_of_the_process",
         ),
         (
-            "near θ̄: `scipy.linalg.expm(drift * lag) @ stationary` becomes `stationary @ scipy.linalg.expm(drift * lag)`",
+            "near θ̄: `scipy.linalg.expm(drift * lag) @ stationary` "
+            "becomes `stationary @ scipy.linalg.expm(drift * lag)`",
             "autocovariance",
             "scipy.linalg.expm(drift * lag) @ stationary",
             "stationary @ scipy.linalg.expm(drift * lag)",
             "products_at_a_lag_have_the_autocovariance_of_the_process",
         ),
         (
-            "near θ̄: `self.averaged + self.white / window` becomes `self.averaged / window + self.white`",
+            "near θ̄: `self.averaged + self.white / window` "
+            "becomes `self.averaged / window + self.white`",
             "Local.stationary",
             "self.averaged + self.white / window",
             "self.averaged / window + self.white",
             "verdict_on_the_constant_step_follows_the_runs",
         ),
         (
-            "near θ̄: `averaged=matrix(moments.sigma_1 / batch)` becomes `averaged=matrix(moments.sigma_2 / batch)`",
+            "near θ̄: `averaged=matrix(moments.sigma_1 / batch)` "
+            "becomes `averaged=matrix(moments.sigma_2 / batch)`",
             "_lqc",
             "averaged=matrix(moments.sigma_1 / batch)",
             "averaged=matrix(moments.sigma_2 / batch)",
@@ -1755,14 +1762,16 @@ LOCAL = [
             "best_policy_in_the_corridor_lies_inside",
         ),
         (
-            "near θ̄: `mixed_gradient(exact, unflatten, θ, old)` becomes `mixed_gradient(exact, unflatten, old, θ)`",
+            "near θ̄: `mixed_gradient(exact, unflatten, θ, old)` "
+            "becomes `mixed_gradient(exact, unflatten, old, θ)`",
             "state_drift",
             "mixed_gradient(exact, unflatten, θ, old)",
             "mixed_gradient(exact, unflatten, old, θ)",
             "drift_of_states_is_what_the_policy_ratio_leaves_behind",
         ),
         (
-            "near θ̄: `delay=moments.inverse_fisher @ state_drift(env, best)` becomes `delay=state_drift(env, best)`",
+            "near θ̄: `delay=moments.inverse_fisher @ state_drift(env, best)` "
+            "becomes `delay=state_drift(env, best)`",
             "_corridor",
             "delay=moments.inverse_fisher @ state_drift(env, best)",
             "delay=state_drift(env, best)",
@@ -1797,7 +1806,8 @@ LOCAL = [
             "exact_variance_on_lqc_joins_theorem_2_and_ends_where_it_becomes_infinite",
         ),
         (
-            "near θ̄: `settled = errors[task.checkpoints >= self.burn_in]` becomes `settled = errors`",
+            "near θ̄: `settled = errors[task.checkpoints >= self.burn_in]` "
+            "becomes `settled = errors`",
             "Constant._row",
             "settled = errors[task.checkpoints >= self.burn_in]",
             "settled = errors",
@@ -1818,14 +1828,16 @@ LOCAL = [
             "verdict_on_the_constant_step_follows_the_runs",
         ),
         (
-            'near θ̄: `row["left_interval"][0] > highest` becomes `row["left_interval"][1] < highest`',
+            'near θ̄: `row["left_interval"][0] > highest` '
+            'becomes `row["left_interval"][1] < highest`',
             "_cost",
             'row["left_interval"][0] > highest',
             'row["left_interval"][1] < highest',
             "verdict_on_the_constant_step_follows_the_runs",
         ),
         (
-            "near θ̄: `paths.errors / np.sqrt(step_sizes)` becomes `paths.errors * np.sqrt(step_sizes)`",
+            "near θ̄: `paths.errors / np.sqrt(step_sizes)` "
+            "becomes `paths.errors * np.sqrt(step_sizes)`",
             "Process.measure",
             "paths.errors / np.sqrt(step_sizes)",
             "paths.errors * np.sqrt(step_sizes)",
@@ -1902,7 +1914,8 @@ LOCAL = [
             "power_is_the_first_lag_outside_the_band",
         ),
         (
-            "near θ̄: `one.learning_rate, algorithm, rate)` becomes `one.learning_rate, algorithm, rates[0])`",
+            "near θ̄: `one.learning_rate, algorithm, rate)` "
+            "becomes `one.learning_rate, algorithm, rates[0])`",
             "_loop",
             "one.learning_rate, algorithm, rate)",
             "one.learning_rate, algorithm, rates[0])",

@@ -284,7 +284,7 @@ def frames(path: Path) -> None:
     """Figure 1: both tasks as Gymnasium renders them."""
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "egl")  # else MuJoCo looks for a window
-    figure, axes = panels(1, 2, width=4, height=3.4)
+    figure, axes = panels(1, 2, width=4.0, height=3.4)
     tasks = {"CartPole-v1": "cartpole", "InvertedPendulum-v5": "inverted pendulum"}
     for one, (name, title) in zip(axes, tasks.items(), strict=True):
         env = gym.make(name, render_mode="rgb_array")

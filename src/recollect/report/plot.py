@@ -71,7 +71,7 @@ def learning_curves(
         title: of the picture.
         controls: names of curves that are drawn dashed, without shade, in the colour of another.
     """
-    figure, (left, right) = panels(1, 2, width=5.5, height=4.2, width_ratios=(3, 2))
+    figure, (left, right) = panels(1, 2, width=5.5, height=4.2, width_ratios=(3.0, 2.0))
     seeds = len(next(iter(curves.values())))
     own = [name for name in curves if name not in controls]
     colours = dict(zip(own, COLOURS * len(own), strict=False))
