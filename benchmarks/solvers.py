@@ -59,6 +59,7 @@ def problem(rows: int, policy: Policy) -> tuple[Fisher, jax.Array]:
 
 
 def clock(solver: Solver, fisher: Fisher, gradient: jax.Array) -> tuple[float, float, int]:
+    """Median seconds of a solve, its relative residual and its steps."""
     solve = eqx.filter_jit(
         lambda fisher, gradient: solver(fisher, gradient, DAMPING, jnp.zeros_like(gradient))
     )

@@ -213,6 +213,7 @@ class RunningTime(AbstractFigure):
         return cells
 
     def draw(self, path, outcomes):
+        """Seconds against the reuse size, and beside the picture all times as CSV."""
         times = []  # (K₁, K₂, solver, seconds of a seed)
         for label, outcome in outcomes.items():
             window, fisher_window = label.removeprefix("explicit ").split()

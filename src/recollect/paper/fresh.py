@@ -45,6 +45,7 @@ class FreshCell(AbstractCell):
 
     @property
     def name(self) -> str:
+        """Of its file."""
         return f"fresh-{self.cell.name}"
 
     @property

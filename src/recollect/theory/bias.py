@@ -275,6 +275,7 @@ class Bias:
         return [range(low, high) for low, high in itertools.pairwise(edges)]
 
     def run(self) -> Findings:
+        """Enumerate, simulate both parts for every window and ratio, and fit powers of α."""
         rows = []
         powers = {}
         # Powers of α are fitted to the smaller half of the step sizes.

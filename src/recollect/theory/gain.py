@@ -370,6 +370,7 @@ class Gain:
             check_count("windows", window, "give numbers of iterations to reuse")
 
     def run(self) -> Findings:
+        """Train, predict from fresh batches, and compare with the exact share where it is known."""
         settings: dict[str, Any] = {} if self.max_steps is None else {"max_steps": self.max_steps}
         env = make(self.env, engine="compiled", **settings)
         assert isinstance(env, AbstractEnv)

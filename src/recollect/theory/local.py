@@ -194,6 +194,7 @@ class Task(NamedTuple):
 
     @property
     def updates(self) -> int:
+        """Of all runs together."""
         return len(self.rates) * int(self.checkpoints[-1])
 
     @property

@@ -54,6 +54,7 @@ class Normality:
         self.all_cases()
 
     def run(self) -> Findings:
+        """Simulate all cases and compare them with Theorem 2."""
         return self.findings(self.replications_of_all())
 
     def replications_of_all(self) -> list[Replications]:
@@ -125,7 +126,7 @@ def variance_interval(values: np.ndarray, level: float = 0.95) -> list[float]:
 
     Example:
         >>> [round(end, 3) for end in variance_interval(np.array([1.0, 2.0, 3.0, 4.0]))]
-        [0.535, 23.171]
+        [0.535, 23.17]
     """
     free = len(values) - 1
     low, high = stats.chi2.ppf([(1 + level) / 2, (1 - level) / 2], free)

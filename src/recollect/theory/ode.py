@@ -242,6 +242,7 @@ class Ode:
         return self.horizon / self.steps / 2.0 ** np.arange(self.halvings + 1)
 
     def run(self) -> Findings:
+        """Simulate all paths and compare them with the solutions of both equations."""
         figure, axes = panels(2, 2)
         rows = []
         words = []

@@ -60,6 +60,7 @@ class Rate(Simulation):
         ]
 
     def run(self) -> Findings:
+        """Simulate every window and compare its variance with Theorem 2."""
         runs = replicate(self._cases(), self.replications, self.iterations, seed=self.seed)
         rows = [dict(window=run.case.window, **compared(run)) for run in runs]
         good = sum(row["holds"] for row in rows)
@@ -129,6 +130,7 @@ class Fisher(Simulation):
         ]
 
     def run(self) -> Findings:
+        """Simulate every K₂, with fresh and with the same samples, and compare the variances."""
         runs = replicate(self._cases(), self.replications, self.iterations, seed=self.seed)
         rows = [self._row(run) for run in runs]
         sources = {"independent": "an independent batch", "the same": "the same samples"}
