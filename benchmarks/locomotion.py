@@ -30,7 +30,16 @@ from pathlib import Path
 
 import numpy as np
 from keep import extend, kept, remember
-from variants import in_processes, mean_interval, ratio, ratios, trained, variant, variants
+from variants import (
+    MUJOCO_TRPO,
+    in_processes,
+    mean_interval,
+    ratio,
+    ratios,
+    trained,
+    variant,
+    variants,
+)
 
 ENVIRONMENTS = ("Hopper-v5", "HalfCheetah-v5")
 STEPS = 200_000
@@ -69,17 +78,6 @@ def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
         activation_fn=nn.ReLU,
         net_arch=dict(pi=[256, 256], vf=[256, 256]),
     )
-    trpo = dict(
-        batch_size=128,
-        n_steps=1024,
-        gamma=0.99,
-        gae_lambda=0.95,
-        sub_sampling_factor=1,
-        cg_max_steps=25,
-        cg_damping=0.1,
-        n_critic_updates=20,
-        learning_rate=1e-3,
-    )
     hopper = dict(
         batch_size=32,
         n_steps=512,
@@ -107,8 +105,8 @@ def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
         policy_kwargs=big,
     )
     return {
-        ("Hopper-v5", "trpo"): (2, trpo),
-        ("HalfCheetah-v5", "trpo"): (2, dict(trpo, target_kl=0.04)),
+        ("Hopper-v5", "trpo"): (2, MUJOCO_TRPO),
+        ("HalfCheetah-v5", "trpo"): (2, dict(MUJOCO_TRPO, target_kl=0.04)),
         ("Hopper-v5", "ppo"): (1, hopper),
         ("HalfCheetah-v5", "ppo"): (1, cheetah),
     }[env, algorithm]

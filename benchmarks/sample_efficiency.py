@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 from keep import extend, kept
-from variants import in_processes, ratios, trained, variant, variants
+from variants import MUJOCO_TRPO, in_processes, ratios, trained, variant, variants
 
 TASKS = {
     "cartpole-500": ("CartPole-v1", 500, 475.0, 100_000),
@@ -94,17 +94,7 @@ def theirs(arguments: tuple[str, str, int]) -> float:
             max_grad_norm=0.3,
             vf_coef=0.19816,
         ),
-        ("InvertedPendulum-v5", "trpo"): dict(
-            n_steps=1024,
-            batch_size=128,
-            gamma=0.99,
-            gae_lambda=0.95,
-            sub_sampling_factor=1,
-            cg_max_steps=25,
-            cg_damping=0.1,
-            n_critic_updates=20,
-            learning_rate=1e-3,
-        ),
+        ("InvertedPendulum-v5", "trpo"): MUJOCO_TRPO,
     }[env_name, algorithm]
 
     class Watch(BaseCallback):

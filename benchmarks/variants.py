@@ -24,6 +24,18 @@ CONTROLS = {
 """Of what reuses: without reuse, and the same with as many gradient steps."""
 VARIANTS = ("ppo", *CONTROLS["rppo"], "rppo", "trpo", *CONTROLS["rtrpo"], "rtrpo")
 """Presets and controls, in the order of the tables."""
+MUJOCO_TRPO = dict(
+    batch_size=128,
+    n_steps=1024,
+    gamma=0.99,
+    gae_lambda=0.95,
+    sub_sampling_factor=1,
+    cg_max_steps=25,
+    cg_damping=0.1,
+    n_critic_updates=20,
+    learning_rate=1e-3,
+)
+"""Settings of sb3-contrib's TRPO in rl-baselines3-zoo that its MuJoCo environments share."""
 
 
 def variant(env: str, label: str):
