@@ -1,4 +1,7 @@
-"""Measurements that take long are written down one by one, so that a benchmark that was stopped goes on where it was."""
+"""Measurements that take long are written down one by one.
+
+A benchmark that was stopped goes on where it was.
+"""
 
 import json
 import sys
@@ -25,6 +28,6 @@ def extend(path: Path, label: str, seeds: int, measure: Callable[[range], list[A
         _write(path, label, known + measure(range(len(known), seeds)))
 
 
-def _write(path: Path, label: str, found: Any) -> None:
-    path.write_text(json.dumps({**kept(path), label: found}, indent=1) + "\n", encoding="utf-8")
-    print(label, found, file=sys.stderr, flush=True)
+def _write(path: Path, label: str, figures: Any) -> None:
+    path.write_text(json.dumps({**kept(path), label: figures}, indent=1) + "\n", encoding="utf-8")
+    print(label, figures, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Hopper-v5 and HalfCheetah-v5 for 200,000 steps, ours beside Stable-Baselines3's: how good, and how fast.
+"""Hopper-v5 and HalfCheetah-v5 for 200,000 steps, ours beside Stable-Baselines3's.
 
     python benchmarks/locomotion.py [--seeds 5] [--only "Hopper-v5: rtrpo" | sb3 | speed | ...]
 
@@ -16,10 +16,12 @@ have. Every seed's figures go to locomotion.json beside this script; what is the
 again, only seeds that are missing, and the tables show what is there: `--seeds 20 --only
 "Hopper-v5: rtrpo"` has added seeds to the rows whose comparison five seeds could not settle.
 
-The speed table compares whole training with RTRPO's preset on 8 copies of Hopper-v5 with stepping the same copies with random actions, in
-one process and in turns, and with whole training by Stable-Baselines3 on 8 copies; intervals are over turns.
+The speed table compares whole training with RTRPO's preset on 8 copies of Hopper-v5 with stepping
+the same copies with random actions, in one process and in turns, and with whole training by
+Stable-Baselines3 on 8 copies; intervals are over turns.
 
-Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs them; takes about an hour and a half with 5 seeds.
+Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs them; takes about an
+hour and a half with 5 seeds.
 """
 
 import argparse
@@ -28,7 +30,16 @@ from pathlib import Path
 
 import numpy as np
 from keep import extend, kept, remember
-from variants import in_processes, ratios, trained, variant, variants
+from variants import (
+    MUJOCO_TRPO,
+    in_processes,
+    mean_interval,
+    ratio,
+    ratios,
+    trained,
+    variant,
+    variants,
+)
 
 ENVIRONMENTS = ("Hopper-v5", "HalfCheetah-v5")
 STEPS = 200_000
@@ -37,7 +48,10 @@ DATA = Path(__file__).with_suffix(".json")
 
 
 def curve(steps: np.ndarray, returns: np.ndarray) -> list[float]:
-    """Mean return of the episodes that ended within each hundredth of the steps; where none did, that of the hundredth before."""
+    """Mean return of the episodes that ended within each hundredth of the steps.
+
+    Where none did, that of the hundredth before; before the first episode, that of the first.
+    """
     bins = np.minimum((steps * POINTS / STEPS).astype(int), POINTS - 1)
     means = [returns[bins == i].mean() if (bins == i).any() else np.nan for i in range(POINTS)]
     first = next((mean for mean in means if np.isfinite(mean)), 0.0)
@@ -47,10 +61,11 @@ def curve(steps: np.ndarray, returns: np.ndarray) -> list[float]:
 
 
 def ours(env: str, label: str, seeds: range) -> list[list[float]]:
+    """The curves of our seeds."""
     run = trained(env, variant(env, label), seeds, environment_steps=STEPS)
-    steps, returns = run.curves["environment_steps"], run.curves["return_mean"]
-    some = np.isfinite(returns)
-    return [curve(steps[i][some[i]], returns[i][some[i]]) for i in range(len(seeds))]
+    by_seed = zip(run.curves["environment_steps"], run.curves["return_mean"], strict=True)
+    ended = [(steps, returns, np.isfinite(returns)) for steps, returns in by_seed]
+    return [curve(steps[some], returns[some]) for steps, returns, some in ended]
 
 
 def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
@@ -63,8 +78,6 @@ def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
         activation_fn=nn.ReLU,
         net_arch=dict(pi=[256, 256], vf=[256, 256]),
     )
-    trpo = dict(batch_size=128, n_steps=1024, gamma=0.99, gae_lambda=0.95, sub_sampling_factor=1)
-    trpo |= dict(cg_max_steps=25, cg_damping=0.1, n_critic_updates=20, learning_rate=1e-3)
     hopper = dict(
         batch_size=32,
         n_steps=512,
@@ -72,9 +85,11 @@ def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
         learning_rate=9.80828e-05,
         ent_coef=0.00229519,
         clip_range=0.2,
-    )
-    hopper |= dict(
-        n_epochs=5, gae_lambda=0.99, max_grad_norm=0.7, vf_coef=0.835671, policy_kwargs=big
+        n_epochs=5,
+        gae_lambda=0.99,
+        max_grad_norm=0.7,
+        vf_coef=0.835671,
+        policy_kwargs=big,
     )
     cheetah = dict(
         batch_size=64,
@@ -83,20 +98,29 @@ def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
         learning_rate=2.0633e-05,
         ent_coef=0.000401762,
         clip_range=0.1,
-    )
-    cheetah |= dict(
-        n_epochs=20, gae_lambda=0.92, max_grad_norm=0.8, vf_coef=0.58096, policy_kwargs=big
+        n_epochs=20,
+        gae_lambda=0.92,
+        max_grad_norm=0.8,
+        vf_coef=0.58096,
+        policy_kwargs=big,
     )
     return {
-        ("Hopper-v5", "trpo"): (2, trpo),
-        ("HalfCheetah-v5", "trpo"): (2, dict(trpo, target_kl=0.04)),
+        ("Hopper-v5", "trpo"): (2, MUJOCO_TRPO),
+        ("HalfCheetah-v5", "trpo"): (2, dict(MUJOCO_TRPO, target_kl=0.04)),
         ("Hopper-v5", "ppo"): (1, hopper),
         ("HalfCheetah-v5", "ppo"): (1, cheetah),
     }[env, algorithm]
 
 
 def peer(env_name: str, algorithm: str, seed: int, copies: int | None = None):
-    """A model of Stable-Baselines3 that is ready to learn."""
+    """A model of Stable-Baselines3 that is ready to learn.
+
+    Args:
+        env_name: of the environment.
+        algorithm: ppo or trpo.
+        seed: of the model and the environments.
+        copies: of the environment, with as many steps an iteration as with the usual number.
+    """
     import torch
     from sb3_contrib import TRPO
     from stable_baselines3 import PPO
@@ -106,19 +130,19 @@ def peer(env_name: str, algorithm: str, seed: int, copies: int | None = None):
     usual, settings = peer_settings(env_name, algorithm)
     if copies is not None:
         settings = dict(settings, n_steps=usual * settings["n_steps"] // copies)
-    env = VecNormalize(
-        make_vec_env(env_name, n_envs=copies or usual, seed=seed), gamma=settings["gamma"]
-    )
+    env = make_vec_env(env_name, n_envs=copies or usual, seed=seed)
+    env = VecNormalize(env, gamma=settings["gamma"])
     torch.set_num_threads(1)
-    return (PPO if algorithm == "ppo" else TRPO)(
-        "MlpPolicy", env, seed=seed, device="cpu", **settings
-    )
+    kind = PPO if algorithm == "ppo" else TRPO
+    return kind("MlpPolicy", env, seed=seed, device="cpu", **settings)
 
 
 def theirs(arguments: tuple[str, str, int]) -> list[float]:
+    """The curve of one seed of Stable-Baselines3: environment, algorithm, seed."""
     from stable_baselines3.common.callbacks import BaseCallback
 
-    steps, returns = [], []
+    steps = []
+    returns = []
 
     class Watch(BaseCallback):
         def _on_step(self) -> bool:
@@ -133,15 +157,20 @@ def theirs(arguments: tuple[str, str, int]) -> list[float]:
 
 
 def speed(rounds: int = 15) -> dict[str, list[float]]:
-    """Steps a second on 8 copies of Hopper-v5: random actions, and training without its compilation, in turns."""
+    """Steps a second on 8 copies of Hopper-v5, in turns.
+
+    Random actions, and training without its compilation.
+    """
     import gymnasium as gym
     from gymnasium.vector import SyncVectorEnv
 
     from recollect import make, train
     from recollect.run.presets import preset
 
-    env, chosen = make("Hopper-v5"), preset("rtrpo", "Hopper-v5")
-    vector, copies = env.open(8, 0), 8
+    env = make("Hopper-v5")
+    chosen = preset("rtrpo", "Hopper-v5")
+    copies = 8
+    vector = env.open(copies, 0)
     actions = np.random.default_rng(0).uniform(-1, 1, (500, copies, 3)).astype(np.float32)
     vector.reset(range(copies))
     sync = SyncVectorEnv([lambda: gym.make("Hopper-v5")] * copies, autoreset_mode="SameStep")
@@ -187,12 +216,12 @@ def speed(rounds: int = 15) -> dict[str, list[float]]:
         "training, Stable-Baselines3 PPO": lambda: peer_training("ppo"),
     }
     training()  # compiles
-    found = {name: [] for name in ways}
+    rates = {name: [] for name in ways}
     for _ in range(rounds):
         for name, measure in ways.items():
-            found[name].append(round(measure(), 1))
+            rates[name].append(round(measure(), 1))
     vector.close()
-    return found
+    return rates
 
 
 def main() -> None:
@@ -221,49 +250,62 @@ def main() -> None:
 
 
 def table() -> None:
+    """Print the learning curves' figures, and the speeds if they were measured."""
+    from recollect.report.tables import markdown
+
     data = kept(DATA)
-    columns = ("environment", "algorithm", "seeds", "final return", "area under the curve")
-    columns += ("/ best peer", "/ window 1", "/ window 1, as many gradient steps", "/ vanilla")
-    print(f"| {' | '.join(columns)} |")
-    print("|:--|:--|" + "--:|" * (len(columns) - 2))
-    for env in ENVIRONMENTS:
-        labels = ("sb3 ppo", "sb3 trpo", *variants(env))
-        labels = [label for label in labels if f"{env}: {label}" in data]
-        rows = {label: np.array(data[f"{env}: {label}"]) for label in labels}
-        areas = {label: curves.mean(1) for label, curves in rows.items()}
-        area = {label: float(found.mean()) for label, found in areas.items()}
-        best = max(area.get("sb3 ppo", 0.0), area.get("sb3 trpo", 0.0))
-        for label, curves in rows.items():
-            vanilla = area.get(label.removeprefix("r")) if label in ("rppo", "rtrpo") else None
-            shown = [
-                env,
-                label,
-                str(len(curves)),
-                interval(curves[:, -POINTS // 10 :]),
-                interval(curves),
-                f"{area[label] / best:.2f}" if best else "",
-                *ratios(label, areas, np.mean, env),
-                "" if vanilla is None else f"{area[label] / vanilla:.2f}",
-            ]
-            print(f"| {' | '.join(shown)} |")
-    if "speed" not in data:
-        return
-    print("\n| Hopper-v5, 8 copies | steps/s | / random actions |\n|:--|--:|--:|")
-    seconds = {name: 1 / np.array(rates) for name, rates in data["speed"].items()}
+    columns = (
+        "environment",
+        "algorithm",
+        "seeds",
+        "final return",
+        "area under the curve",
+        "/ best peer",
+        "/ window 1",
+        "/ window 1, as many gradient steps",
+        "/ vanilla",
+    )
+    rows = [row for env in ENVIRONMENTS for row in learning_rows(env, data)]
+    print(*markdown(columns, rows, align="llrrrrrrr"), sep="\n")
+    if "speed" in data:
+        columns = ("Hopper-v5, 8 copies", "steps/s", "/ random actions")
+        print("", *markdown(columns, speed_rows(data["speed"])), sep="\n")
+
+
+def learning_rows(env: str, data: dict) -> list[list[str]]:
+    """Returns of every algorithm in an environment, and ratios of areas under the curves."""
+    labels = ("sb3 ppo", "sb3 trpo", *variants(env))
+    curves = {
+        label: np.array(data[f"{env}: {label}"]) for label in labels if f"{env}: {label}" in data
+    }
+    areas = {label: values.mean(1) for label, values in curves.items()}
+    area = {label: float(values.mean()) for label, values in areas.items()}
+    best = max(area.get("sb3 ppo", 0.0), area.get("sb3 trpo", 0.0))
+    rows = []
+    for label, values in curves.items():
+        vanilla = area.get(label.removeprefix("r")) if label in ("rppo", "rtrpo") else None
+        row = [
+            env,
+            label,
+            str(len(values)),
+            mean_interval(values[:, -POINTS // 10 :].mean(1)),
+            mean_interval(areas[label]),
+            f"{area[label] / best:.2f}" if best else "",
+            *ratios(label, areas, np.mean, env),
+            "" if vanilla is None else f"{area[label] / vanilla:.2f}",
+        ]
+        rows.append(row)
+    return rows
+
+
+def speed_rows(rates: dict[str, list[float]]) -> list[list[str]]:
+    """Steps a second, and over those of random actions with an interval over turns."""
+    seconds = {name: 1 / np.array(one) for name, one in rates.items()}
     random = seconds["random actions, our vector"]
-    turns = np.random.default_rng(0).integers(0, len(random), (10_000, len(random)))
-    for name, taken in seconds.items():
-        low, high = np.quantile(random[turns].mean(1) / taken[turns].mean(1), (0.025, 0.975))
-        print(
-            f"| {name} | {1 / taken.mean():,.0f} | {random.mean() / taken.mean():.2f} ({low:.2f} – {high:.2f}) |"
-        )
-
-
-def interval(curves: np.ndarray) -> str:
-    means = curves.mean(1)
-    draws = np.random.default_rng(0).choice(means, (10_000, len(means))).mean(1)
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return f"{means.mean():,.0f} ({low:,.0f} – {high:,.0f})"
+    return [
+        [name, f"{1 / taken.mean():,.0f}", ratio(random, taken, np.mean)]
+        for name, taken in seconds.items()
+    ]
 
 
 if __name__ == "__main__":

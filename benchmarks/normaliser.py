@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 from keep import kept, remember
-from variants import trained
+from variants import mean_interval, trained
+
+from recollect.report.tables import markdown
 
 STEPS = {"Hopper-v5": 100_000, "Pendulum-v1": 40_000}
 DATA = Path(__file__).with_suffix(".json")
@@ -28,38 +30,32 @@ def measure(env: str, name: str, seeds: int) -> dict[str, list[float]]:
     policy = dataclasses.replace(chosen.policy, normalise=True)
     chosen = dataclasses.replace(chosen, policy=policy)
     run = trained(make(env, engine="gymnasium"), chosen, seeds, environment_steps=STEPS[env])
-    found = {"area": [], "final": []}
+    figures = {"area": [], "final": []}
     for steps, returns in zip(
         run.curves["environment_steps"], run.curves["return_mean"], strict=True
     ):
         ended = np.isfinite(returns)
         grid = np.linspace(0, STEPS[env], 101)[1:]
         curve = np.interp(grid, steps[ended], returns[ended])
-        found["area"].append(round(float(curve.mean()), 2))
-        found["final"].append(round(float(curve[-10:].mean()), 2))
-    return found
-
-
-def interval(values: np.ndarray) -> str:
-    """Mean with its 95 % bootstrap interval."""
-    draws = np.random.default_rng(0).choice(values, (10_000, len(values))).mean(1)
-    low, high = np.quantile(draws, (0.025, 0.975))
-    return f"{values.mean():,.0f} ({low:,.0f} – {high:,.0f})"
+        figures["area"].append(round(float(curve.mean()), 2))
+        figures["final"].append(round(float(curve[-10:].mean()), 2))
+    return figures
 
 
 def table() -> None:
+    """Print both labels and their difference, if there are two."""
     data = kept(DATA)
     labels = list(dict.fromkeys(key.split(": ")[0] for key in data))
     if len(labels) < 2:
         return
-    before, after = labels[:2]
-    print(f"| | figure | {before} | {after} | difference |")
-    print("|:--|:--|--:|--:|--:|")
+    rows = []
     for case in [f"{env} {name}" for env in STEPS for name in ("rppo", "rtrpo")]:
         for figure in ("area", "final"):
-            one, two = (np.array(data[f"{label}: {case}"][figure]) for label in labels[:2])
-            cells = [interval(one), interval(two), interval(two - one)]
-            print(f"| {case} | {figure} | {' | '.join(cells)} |")
+            before, after = (np.array(data[f"{label}: {case}"][figure]) for label in labels[:2])
+            intervals = map(mean_interval, (before, after, after - before))
+            rows.append((case, figure, *intervals))
+    columns = ("", "figure", *labels[:2], "difference")
+    print(*markdown(columns, rows, align="llrrr"), sep="\n")
 
 
 def main() -> None:

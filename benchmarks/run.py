@@ -1,7 +1,10 @@
-"""Benchmarks as a page: python benchmarks/run.py [SCRIPT ...] writes benchmarks/RESULTS.md (all of them: about an hour).
+"""Benchmarks as a page: writes benchmarks/RESULTS.md.
 
-With names of scripts only those run again; the other sections stay as they were. Times on shared machines are noisy; the ratios
-within a table were measured in one run.
+    python benchmarks/run.py [SCRIPT ...]
+
+All of them take about an hour. With names of scripts only those run again; the other sections stay
+as they were. Times on shared machines are noisy; the ratios within a table were measured in one
+run.
 """
 
 import os
@@ -27,18 +30,15 @@ SECTIONS = {
 def main() -> None:
     unknown = set(sys.argv[1:]) - set(SECTIONS)
     if unknown:
-        sys.exit(
-            f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(SECTIONS)}"
-        )
-    kept = (
-        dict(part.split("\n\n", 1) for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:])
-        if PAGE.exists()
-        else {}
-    )
+        names = ", ".join(sorted(unknown))
+        sys.exit(f"no such benchmark: {names}; choose from {', '.join(SECTIONS)}")
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    kept = dict(part.split("\n\n", 1) for part in text.split("\n## ")[1:])
+    machine = platform.processor() or platform.machine()
     parts = [
         "# Benchmarks",
         "Written by `make benchmark`. Each script's opening lines say what is measured and how.",
-        f"Machine: {os.cpu_count()} cores, {platform.processor() or platform.machine()}, Python {platform.python_version()}.",
+        f"Machine: {os.cpu_count()} cores, {machine}, Python {platform.python_version()}.",
     ]
     for script, title in SECTIONS.items():
         if title in kept and sys.argv[1:] and script not in sys.argv[1:]:

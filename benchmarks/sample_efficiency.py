@@ -1,8 +1,10 @@
-"""Environment steps until the mean of the last 20 training episodes reaches a threshold, ours and Stable-Baselines3's.
+"""Environment steps until the mean of the last 20 training episodes reaches a threshold.
 
-    python benchmarks/sample_efficiency.py [--tasks cartpole-500 cartpole-200 pendulum] [--seeds 20] [--peer-seeds 10] [--only ours|peers]
+    python benchmarks/sample_efficiency.py [--tasks cartpole-500 cartpole-200 pendulum]
+        [--seeds 20] [--peer-seeds 10] [--only ours|peers]
 
-Every seed's figure goes to sample_efficiency.json beside this script; only seeds that are missing are run (delete it to start afresh).
+Ours beside Stable-Baselines3's. Every seed's figure goes to sample_efficiency.json beside this
+script; only seeds that are missing are run (delete it to start afresh).
 
 Ours are the presets of TRPO, RTRPO, PPO and RPPO, and two controls of RTRPO and RPPO: their
 presets with a window of 1, and no reuse but as many gradient steps, since an update sweeps over
@@ -14,7 +16,8 @@ count against us. Their settings are those of rl-baselines3-zoo (its MuJoCo defa
 the pendulum). A run that misses the threshold counts with its budget. No run can be shorter
 than the 20 episodes themselves: threshold × 20 steps, the `floor`.
 
-Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs them; takes about half an hour.
+Needs recollect's extras `test` and `benchmark`, as `make benchmark` installs them; takes about half
+an hour.
 """
 
 import argparse
@@ -23,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 from keep import extend, kept
-from variants import in_processes, ratios, trained, variant, variants
+from variants import MUJOCO_TRPO, in_processes, ratios, trained, variant, variants
 
 TASKS = {
     "cartpole-500": ("CartPole-v1", 500, 475.0, 100_000),
@@ -39,10 +42,16 @@ def ours(task: str, label: str, seeds: range) -> np.ndarray:
     from recollect import make
 
     env, max_steps, threshold, budget = TASKS[task]
-    chosen, limits = variant(env, label), dict(environment_steps=budget, target_return=threshold)
-    run = trained(make(env, max_steps=max_steps), chosen, seeds, **limits)
-    steps, recent = run.curves["environment_steps"], run.curves["recent_return"]
-    return np.where((recent >= threshold).any(1), np.nanmax(steps, axis=1), np.inf)
+    run = trained(
+        make(env, max_steps=max_steps),
+        variant(env, label),
+        seeds,
+        environment_steps=budget,
+        target_return=threshold,
+    )
+    steps = np.nanmax(run.curves["environment_steps"], axis=1)
+    reached = (run.curves["recent_return"] >= threshold).any(1)
+    return np.where(reached, steps, np.inf)
 
 
 def theirs(arguments: tuple[str, str, int]) -> float:
@@ -85,21 +94,12 @@ def theirs(arguments: tuple[str, str, int]) -> float:
             max_grad_norm=0.3,
             vf_coef=0.19816,
         ),
-        ("InvertedPendulum-v5", "trpo"): dict(
-            n_steps=1024,
-            batch_size=128,
-            gamma=0.99,
-            gae_lambda=0.95,
-            sub_sampling_factor=1,
-            cg_max_steps=25,
-            cg_damping=0.1,
-            n_critic_updates=20,
-            learning_rate=1e-3,
-        ),
+        ("InvertedPendulum-v5", "trpo"): MUJOCO_TRPO,
     }[env_name, algorithm]
 
     class Watch(BaseCallback):
-        recent, hit = deque(maxlen=20), float("inf")
+        recent = deque(maxlen=20)
+        hit = float("inf")
 
         def _on_step(self) -> bool:
             self.recent.extend(
@@ -119,17 +119,17 @@ def theirs(arguments: tuple[str, str, int]) -> float:
         env = VecNormalize(env, gamma=settings["gamma"])
     watch = Watch()
     watch.recent.clear()
-    (PPO if algorithm == "ppo" else TRPO)(
-        "MlpPolicy", env, seed=seed, device="cpu", **settings
-    ).learn(budget, callback=watch)
+    kind = PPO if algorithm == "ppo" else TRPO
+    model = kind("MlpPolicy", env, seed=seed, device="cpu", **settings)
+    model.learn(budget, callback=watch)
     return watch.hit
 
 
 def middle_mean(values: np.ndarray) -> float:
     """Interquartile mean, with fractional weights at the edges of the middle half."""
-    values, n = np.sort(values), len(values)
+    n = len(values)
     edges = np.clip(np.arange(n + 1), n / 4, 3 * n / 4)
-    return float(np.diff(edges) @ values / (n / 2))
+    return float(np.diff(edges) @ np.sort(values) / (n / 2))
 
 
 def main() -> None:
@@ -157,6 +157,7 @@ def main() -> None:
 
 
 def whole(steps) -> list[int | None]:
+    """Steps as JSON keeps them: None where the threshold was missed."""
     return [int(count) if np.isfinite(count) else None for count in steps]
 
 
@@ -178,38 +179,41 @@ COLUMNS = (
 
 def table(tasks: list[str]) -> None:
     """All figures, and ratios of medians: to the better peer, both controls, vanilla presets."""
+    from recollect.report.tables import markdown
+
     data = kept(DATA)
-    print(f"| {' | '.join(COLUMNS)} |")
-    print("|:--|:--|" + "--:|" * (len(COLUMNS) - 2))
+    rows = []
     for task in tasks:
         env, _, threshold, budget = TASKS[task]
         labels = ("sb3 ppo", "sb3 trpo", *variants(env))
         labels = [label for label in labels if f"{task}: {label}" in data]
-        rows = {label: data[f"{task}: {label}"] for label in labels}
+        hits = {label: data[f"{task}: {label}"] for label in labels}
         steps = {
-            label: np.array([budget if x is None else x for x in found])
-            for label, found in rows.items()
+            label: np.array([budget if hit is None else hit for hit in of_seeds])
+            for label, of_seeds in hits.items()
         }
-        median = {label: float(np.median(found)) for label, found in steps.items()}
+        median = {label: float(np.median(counts)) for label, counts in steps.items()}
         best = min(median["sb3 ppo"], median["sb3 trpo"])
         floor = 20 * threshold
-        print(f"| {task} | floor | | {floor:,.0f} | | | | | {floor / best:.2f} | | | |")
-        for label, found in steps.items():
+        empty = [""] * 4
+        rows.append([task, "floor", "", f"{floor:,.0f}", *empty, f"{floor / best:.2f}", *empty[1:]])
+        for label, counts in steps.items():
             vanilla = label.removeprefix("r") if label in ("rppo", "rtrpo") else None
-            shown = [
+            row = [
                 task,
                 label,
-                str(len(found)),
+                str(len(counts)),
                 f"{median[label]:,.0f}",
-                f"{middle_mean(found):,.0f}",
-                f"{found.min():,}",
-                f"{found.max():,}",
-                str(rows[label].count(None)),
+                f"{middle_mean(counts):,.0f}",
+                f"{counts.min():,}",
+                f"{counts.max():,}",
+                str(hits[label].count(None)),
                 f"{median[label] / best:.2f}",
                 *ratios(label, steps, np.median, env),
                 "" if vanilla is None else f"{median[label] / median[vanilla]:.2f}",
             ]
-            print(f"| {' | '.join(shown)} |")
+            rows.append(row)
+    print(*markdown(COLUMNS, rows, align="ll" + "r" * (len(COLUMNS) - 2)), sep="\n")
 
 
 if __name__ == "__main__":

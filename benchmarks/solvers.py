@@ -2,9 +2,9 @@
 
     python benchmarks/solvers.py
 
-Fisher matrix and gradient come from a policy half-way through learning cartpole, because the steps that conjugate
-gradients need depend on the spectrum. Times are medians in one run;
-`auto / best` is what the cost model loses against the method that was fastest.
+Fisher matrix and gradient come from a policy half-way through learning cartpole, because the steps
+that conjugate gradients need depend on the spectrum. Times are medians in one run; `auto / best` is
+what the cost model loses against the method that was fastest.
 """
 
 import time
@@ -20,11 +20,13 @@ from recollect.estimate.advantages import returns_to_go
 from recollect.estimate.fisher import Fisher
 from recollect.policies import Policy, softmax_policy
 from recollect.policies.scores import score_matrix
+from recollect.report.tables import markdown
 from recollect.run.train import train
 from recollect.step.solve import Solver, cheapest
 
 DAMPING = 1e-3
 NETWORKS = {226: (32,), 1282: (32, 32), 4610: (64, 64)}
+"""Widths of hidden layers by the number of parameters."""
 ROWS = (100, 400, 800, 2000, 8000, 40_000)
 LIMIT = 3e10
 """Methods that need more multiplications than this are left out."""
@@ -44,23 +46,20 @@ def trained(widths: tuple[int, ...]) -> Policy:
 
 def problem(rows: int, policy: Policy) -> tuple[Fisher, jax.Array]:
     """Fisher matrix and gradient from `rows` transitions of the policy."""
-    env, collector, key = (
-        CartPole(max_steps=200),
-        Steps(copies=rows // 100, steps=100),
-        jax.random.key(1),
-    )
+    env = CartPole(max_steps=200)
+    collector = Steps(copies=rows // 100, steps=100)
+    key = jax.random.key(1)
     batch = collector(key, env, policy, collector.init(key, env), 0.99)[1].batch
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
     _, scores = score_matrix(policy, flat.observations, flat.actions)
-    returns = returns_to_go(
-        batch.rewards, batch.terminated | batch.truncated, batch.mask, 0.99
-    ).ravel()
-    return Fisher(scores, jnp.full(rows, 1 / rows), jnp.array(rows)), scores.pull(
-        (returns - returns.mean()) / rows
-    )
+    ended = batch.terminated | batch.truncated
+    returns = returns_to_go(batch.rewards, ended, batch.mask, 0.99).ravel()
+    fisher = Fisher(scores, jnp.full(rows, 1 / rows), jnp.array(rows))
+    return fisher, scores.pull((returns - returns.mean()) / rows)
 
 
 def clock(solver: Solver, fisher: Fisher, gradient: jax.Array) -> tuple[float, float, int]:
+    """Median seconds of a solve, its relative residual and its steps."""
     solve = eqx.filter_jit(
         lambda fisher, gradient: solver(fisher, gradient, DAMPING, jnp.zeros_like(gradient))
     )
@@ -74,30 +73,42 @@ def clock(solver: Solver, fisher: Fisher, gradient: jax.Array) -> tuple[float, f
 
 
 def main() -> None:
-    print(
-        "|      N |    d | Cholesky ms | sample ms | CG ms | CG steps | CG residual | auto | auto / best |"
-    )
-    print(
-        "|-------:|-----:|------------:|----------:|------:|---------:|------------:|:-----|------------:|"
-    )
+    table = []
     for parameters, widths in NETWORKS.items():
         policy = trained(widths)
         for rows in ROWS:
             fisher, gradient = problem(rows, policy)
             work = {"cholesky": rows * parameters**2, "sample": rows**2 * parameters, "cg": 0}
-            found = {
-                m: clock(Solver(m), fisher, gradient)
-                for m, count in work.items()
-                if count < LIMIT and (m != "sample" or rows <= 2000)
+            clocked = {
+                method: clock(Solver(method), fisher, gradient)
+                for method, count in work.items()
+                if count < LIMIT and (method != "sample" or rows <= 2000)
             }
-            show = lambda m, found=found: f"{found[m][0] * 1e3:.2f}" if m in found else "–"
+            seconds = {method: measured[0] for method, measured in clocked.items()}
+            _, residual, steps = clocked["cg"]
             choice = cheapest(parameters, rows)
-            best = min(seconds for seconds, _, _ in found.values())
-            print(
-                f"| {rows:6d} | {parameters:4d} | {show('cholesky'):>11} | {show('sample'):>9} | {show('cg'):>5} | {found['cg'][2]:8d} "
-                f"| {found['cg'][1]:11.1e} | {choice} | {found[choice][0] / best:11.2f} |",
-                flush=True,
-            )
+            row = [
+                rows,
+                parameters,
+                *[f"{seconds[m] * 1e3:.2f}" if m in seconds else "–" for m in work],
+                steps,
+                f"{residual:.1e}",
+                choice,
+                f"{seconds[choice] / min(seconds.values()):.2f}",
+            ]
+            table.append(row)
+    columns = (
+        "N",
+        "d",
+        "Cholesky ms",
+        "sample ms",
+        "CG ms",
+        "CG steps",
+        "CG residual",
+        "auto",
+        "auto / best",
+    )
+    print(*markdown(columns, table, align="rrrrrrrlr"), sep="\n")
 
 
 if __name__ == "__main__":

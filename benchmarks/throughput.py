@@ -1,22 +1,27 @@
-"""Environment steps a second of PPO in training: one seed, CartPole-v1, settings of rl-baselines3-zoo, without compilation.
+"""Environment steps a second of PPO in training, without compilation.
 
     python benchmarks/throughput.py
 
-Eight copies, 32 steps each an iteration, 20 epochs of one minibatch of 256, networks of 64 and 64 tanh units for policy and value. Beside
-ours Stable-Baselines3's in the same run, if it is installed (extra `benchmark`).
+One seed, CartPole-v1, settings of rl-baselines3-zoo: eight copies, 32 steps each an iteration, 20
+epochs of one minibatch of 256, networks of 64 and 64 tanh units for policy and value. Beside ours
+Stable-Baselines3's in the same run, if it is installed (extra `benchmark`).
 """
 
+import contextlib
 import time
 
 from recollect import PPO, Advantages, Architecture, CartPole, Critic, Steps, train
+from recollect.report.tables import markdown
 
-STEPS, PEER_STEPS = 300_000, 30_000
+STEPS = 300_000
+PEER_STEPS = 30_000
 ZOO = dict(
     discount=0.98, learning_rate=1e-3, epochs=20, minibatch=256, clip=0.2, max_gradient_norm=0.5
 )
 
 
 def ours() -> float:
+    """Steps a second of our PPO."""
     run = train(
         CartPole(),
         PPO(
@@ -35,6 +40,7 @@ def ours() -> float:
 
 
 def theirs() -> float:
+    """Steps a second of Stable-Baselines3's PPO."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
@@ -57,14 +63,12 @@ def theirs() -> float:
 
 def main() -> None:
     rates = sorted(ours() for _ in range(3))
-    print("| what | environment steps/s |\n|:--|--:|")
-    print(f"| recollect PPO, three runs | {', '.join(f'{rate:,.0f}' for rate in rates)} |")
-    try:
+    rows = [("recollect PPO, three runs", ", ".join(f"{rate:,.0f}" for rate in rates))]
+    with contextlib.suppress(ImportError):
         peer = theirs()
-    except ImportError:
-        return
-    print(f"| Stable-Baselines3 PPO | {peer:,.0f} |")
-    print(f"| recollect (median) / Stable-Baselines3 | {rates[1] / peer:.1f} |")
+        rows.append(("Stable-Baselines3 PPO", f"{peer:,.0f}"))
+        rows.append(("recollect (median) / Stable-Baselines3", f"{rates[1] / peer:.1f}"))
+    print(*markdown(("what", "environment steps/s"), rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python benchmarks/training.py
 
-Beside it, in the same process, a straightforward prototype of one natural-gradient update for all seeds (one vmap, padded
-rows, rows before features, ten plain steps of conjugate gradients), times the number of iterations: what the library
-would cost if it were written the first way that comes to mind. The peak rate of a matrix product in the same run tells
-how fast the machine was.
+Beside it, in the same process, a straightforward prototype of one natural-gradient update for all
+seeds (one vmap, padded rows, rows before features, ten plain steps of conjugate gradients), times
+the number of iterations: what the library would cost if it were written the first way that comes to
+mind. The peak rate of a matrix product in the same run tells how fast the machine was.
 """
 
 import time
@@ -15,13 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from recollect import RNPG, CartPole, softmax_policy, train
+from recollect.report.tables import markdown
 from recollect.tree import flatten
 
-SEEDS, ITERATIONS, WINDOW, EPISODES, LENGTH = 50, 150, 10, 4, 200
+SEEDS = 50
+ITERATIONS = 150
+WINDOW = 10
+EPISODES = 4
+LENGTH = 200
 ROWS = WINDOW * EPISODES * LENGTH
 
 
 def median_seconds(function, *arguments, repeats: int = 3) -> float:
+    """Median time of a call; the first, which compiles, does not count."""
     jax.block_until_ready(function(*arguments))
     times = []
     for _ in range(repeats):
@@ -32,6 +38,7 @@ def median_seconds(function, *arguments, repeats: int = 3) -> float:
 
 
 def sgemm_rate(size: int = 3000) -> float:
+    """Floating-point operations a second of a matrix product in single precision."""
     matrix = jax.random.normal(jax.random.key(0), (size, size))
     return 2 * size**3 / median_seconds(jax.jit(jnp.matmul), matrix, matrix)
 
@@ -80,23 +87,26 @@ def main() -> None:
     ]
     seconds = sorted(run.clock[-1] for run in runs)
     curves = runs[0].curves
-    # Dense operations of the products with the Fisher matrix (4 N d each), of preconditioner and gradient.
+    # Dense operations of the products with the Fisher matrix (4 N d each), of preconditioner and
+    # gradient.
     steps = np.nansum(curves["solver_steps"] + 3)
     operations = steps * 4 * ROWS * 226 + SEEDS * ITERATIONS * (1.5 * 512 * 226**2 + 226**3 / 3)
-    print("| what | figure |\n|:--|--:|")
-    print(f"| matrix product, float32, all cores | {rate / 1e9:.0f} GFLOP/s |")
-    print(f"| prototype: updates alone, all rows padded | {prototype:.1f} s |")
-    print(f"| recollect: whole training, three runs | {', '.join(f'{s:.1f}' for s in seconds)} s |")
-    print(f"| prototype / recollect (median) | {prototype / seconds[1]:.1f} |")
-    print(
-        f"| compilation, first and second call | {runs[0].compile_seconds:.1f} s, {runs[1].compile_seconds:.2f} s |"
-    )
-    print(f"| steps of conjugate gradients, mean | {np.nanmean(curves['solver_steps']):.1f} |")
-    print(
-        f"| relative residual, mean (largest) | {np.nanmean(curves['solver_residual']):.4f} ({np.nanmax(curves['solver_residual']):.4f}) |"
-    )
-    print(f"| solver's operations at the peak rate | {operations / rate:.1f} s |")
-    print(f"| mean return over all iterations | {np.nanmean(curves['return_mean']):.1f} |")
+    residual = curves["solver_residual"]
+    first, second = [run.compile_seconds for run in runs[:2]]
+    figures = {
+        "matrix product, float32, all cores": f"{rate / 1e9:.0f} GFLOP/s",
+        "prototype: updates alone, all rows padded": f"{prototype:.1f} s",
+        "recollect: whole training, three runs": f"{', '.join(f'{s:.1f}' for s in seconds)} s",
+        "prototype / recollect (median)": f"{prototype / seconds[1]:.1f}",
+        "compilation, first and second call": f"{first:.1f} s, {second:.2f} s",
+        "steps of conjugate gradients, mean": f"{np.nanmean(curves['solver_steps']):.1f}",
+        "relative residual, mean (largest)": (
+            f"{np.nanmean(residual):.4f} ({np.nanmax(residual):.4f})"
+        ),
+        "solver's operations at the peak rate": f"{operations / rate:.1f} s",
+        "mean return over all iterations": f"{np.nanmean(curves['return_mean']):.1f}",
+    }
+    print(*markdown(("what", "figure"), figures.items()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python benchmarks/trust_region.py
 
-TRPO and RTRPO with default settings and a constant radius of 0.01 train on 8 episodes of at most 200 steps an iteration in each
-environment. After every accepted step, KL(old ‖ new) is averaged over the states of 16 fresh episodes of the old policy; the share of
-steps with at most 1.5 × the radius is printed.
+TRPO and RTRPO with default settings and a constant radius of 0.01 train on 8 episodes of at most
+200 steps an iteration in each environment. After every accepted step, KL(old ‖ new) is averaged
+over the states of 16 fresh episodes of the old policy; the share of steps with at most 1.5 × the
+radius is printed.
 """
 
 import dataclasses
@@ -15,17 +16,21 @@ import numpy as np
 
 from recollect import RTRPO, TRPO, Architecture, Episodes, make
 from recollect.envs import ENVIRONMENTS, AbstractOracle
+from recollect.report.tables import markdown
 from recollect.tree import traced_floats
 
-ITERATIONS, RADIUS = 100, 0.01
+ITERATIONS = 100
+RADIUS = 0.01
 
 
 def fresh_kls(name: str, algorithm) -> np.ndarray:
+    """KL(old ‖ new) of every accepted step of a run, on fresh episodes of the old policy."""
     env = make(name, max_steps=200)
     if isinstance(env, AbstractOracle):
         algorithm = dataclasses.replace(algorithm, discount=float(env.discount))
     algorithm = traced_floats(algorithm)
-    collector, fresh = Episodes(8), Episodes(16)
+    collector = Episodes(8)
+    fresh = Episodes(16)
     key = jax.random.key(0)
     policy = Architecture().build(key, env)
 
@@ -42,7 +47,8 @@ def fresh_kls(name: str, algorithm) -> np.ndarray:
 
     carry = collector.init(key, env)
     batch = collector(key, env, policy, carry, 0.9)[1].batch
-    state, kls = algorithm.init(policy, batch, key), []
+    state = algorithm.init(policy, batch, key)
+    kls = []
     for i in range(ITERATIONS):
         state, carry, kl, refused = iterate(state, carry, jax.random.fold_in(key, i))
         if refused == 0:
@@ -51,18 +57,31 @@ def fresh_kls(name: str, algorithm) -> np.ndarray:
 
 
 def main() -> None:
-    print(
-        "| environment | algorithm | accepted steps | median KL / radius | 99 % quantile / radius | share within 1.5 |"
-    )
-    print("|:--|:--|--:|--:|--:|--:|")
+    rows = []
     for name in ENVIRONMENTS:
         for label, algorithm in (
             ("trpo", TRPO(target_kl=RADIUS)),
             ("rtrpo, window 10", RTRPO(window=10, target_kl=RADIUS)),
         ):
             ratios = fresh_kls(name, algorithm) / RADIUS
-            figures = f"{np.median(ratios):.2f} | {np.quantile(ratios, 0.99):.2f} | {np.mean(ratios <= 1.5):.1%}"
-            print(f"| {name} | {label} | {len(ratios)} of {ITERATIONS} | {figures} |", flush=True)
+            row = (
+                name,
+                label,
+                f"{len(ratios)} of {ITERATIONS}",
+                f"{np.median(ratios):.2f}",
+                f"{np.quantile(ratios, 0.99):.2f}",
+                f"{np.mean(ratios <= 1.5):.1%}",
+            )
+            rows.append(row)
+    columns = (
+        "environment",
+        "algorithm",
+        "accepted steps",
+        "median KL / radius",
+        "99 % quantile / radius",
+        "share within 1.5",
+    )
+    print(*markdown(columns, rows, align="llrrrr"), sep="\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 An update of RPPO sweeps over the whole window, and so does a critic that is fitted to the window:
 a longer window takes more gradient steps. Beside the preset with a window of 1 stands a control
 without reuse that takes as many steps: see `recollect.algorithms.control`.
+
+recollect is imported where it is used: processes of another library do without it.
 """
 
 import dataclasses
@@ -13,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+RESAMPLES = 10_000
+"""Of the seeds, for an interval."""
 CONTROLS = {
     "rppo": ("rppo, window 1", "rppo, window 1, as many steps"),
     "rtrpo": ("rtrpo, window 1", "rtrpo, window 1, as many critic steps"),
@@ -20,6 +24,18 @@ CONTROLS = {
 """Of what reuses: without reuse, and the same with as many gradient steps."""
 VARIANTS = ("ppo", *CONTROLS["rppo"], "rppo", "trpo", *CONTROLS["rtrpo"], "rtrpo")
 """Presets and controls, in the order of the tables."""
+MUJOCO_TRPO = dict(
+    batch_size=128,
+    n_steps=1024,
+    gamma=0.99,
+    gae_lambda=0.95,
+    sub_sampling_factor=1,
+    cg_max_steps=25,
+    cg_damping=0.1,
+    n_critic_updates=20,
+    learning_rate=1e-3,
+)
+"""Settings of sb3-contrib's TRPO in rl-baselines3-zoo that its MuJoCo environments share."""
 
 
 def variant(env: str, label: str):
@@ -47,7 +63,10 @@ def variants(env: str) -> list[str]:
 
 
 def trained(env, chosen, seeds: int | Sequence[int], **limits):
-    """A run of what was chosen, without its progress and its warnings: refused updates are counted in the curves."""
+    """A run of what was chosen, without its progress and its warnings.
+
+    Refused updates are counted in the curves.
+    """
     from recollect import train
 
     with warnings.catch_warnings():
@@ -69,19 +88,27 @@ def in_processes(function: Callable[[Any], Any], arguments: Sequence[Any]) -> li
         return pool.map(function, arguments, chunksize=1)
 
 
-def ratios(label: str, found: dict[str, np.ndarray], statistic: Callable, env: str) -> list[str]:
+def mean_interval(values: np.ndarray) -> str:
+    """Mean over seeds with its 95 % bootstrap interval."""
+    from recollect.statistics import bootstrap
+
+    mean, low, high = bootstrap(lambda values: values.mean(1), values, resamples=RESAMPLES)
+    return f"{mean:,.0f} ({low:,.0f} – {high:,.0f})"
+
+
+def ratios(label: str, figures: dict[str, np.ndarray], statistic: Callable, env: str) -> list[str]:
     """Cells of a table: what reuses over both its controls, each with a 95 % bootstrap interval.
 
     Args:
         label: of the row.
-        found: a figure for each seed, by label.
+        figures: one for each seed, by label.
         statistic: of the seeds (along the last axis), whose ratio is taken.
         env: whose presets these are.
     """
     if label not in CONTROLS:
         return ["", ""]
-    over = lambda control: ratio(found[label], found[control], statistic)
-    cells = [over(control) if control in found else "not run" for control in CONTROLS[label]]
+    over = lambda control: ratio(figures[label], figures[control], statistic)
+    cells = [over(control) if control in figures else "not run" for control in CONTROLS[label]]
     if CONTROLS[label][1] not in variants(env):
         cells[1] = "no more steps"
     return cells
@@ -89,11 +116,9 @@ def ratios(label: str, found: dict[str, np.ndarray], statistic: Callable, env: s
 
 def ratio(ours: np.ndarray, theirs: np.ndarray, statistic: Callable) -> str:
     """Ratio of a statistic over seeds, which are drawn together where both have the same."""
-    random = np.random.default_rng(0)
-    draw = lambda values: random.integers(len(values), size=(10_000, len(values)))
-    mine = draw(ours)
-    other = mine if len(ours) == len(theirs) else draw(theirs)
-    drawn = statistic(ours[mine], -1) / statistic(theirs[other], -1)
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    value = statistic(ours, -1) / statistic(theirs, -1)
+    from recollect.statistics import bootstrap
+
+    over = lambda ours, theirs: statistic(ours, -1) / statistic(theirs, -1)
+    paired = len(ours) == len(theirs)
+    value, low, high = bootstrap(over, ours, theirs, resamples=RESAMPLES, paired=paired)
     return f"{value:.2f} ({low:.2f} – {high:.2f})"

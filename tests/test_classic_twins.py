@@ -1,4 +1,7 @@
-"""Compiled classic-control environments against the Gymnasium originals: single steps, whole episodes, first states."""
+"""Compiled classic-control environments against the Gymnasium originals.
+
+Single steps, whole episodes, first states.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -28,9 +31,11 @@ class Twin(NamedTuple):
     act: Callable[[np.random.Generator, int], np.ndarray]
     """Random actions, also outside the bounds."""
     swing: Callable[[np.ndarray, float], Any]
-    """An action for a state and a noise in [−1, 1] that takes an episode to its end: push with the motion."""
+    """An action for a state and a noise in [−1, 1] that takes an episode to its end: push with the
+    motion."""
     tolerance: Any
-    """Largest difference of each number of the state after one step, in the precision that the original keeps."""
+    """Largest difference of each number of the state after one step, in the precision that the
+    original keeps."""
     drift: float
     """Largest difference after a whole episode."""
 
@@ -100,7 +105,8 @@ def test_one_step_equals_gymnasium(twin):
     np.testing.assert_allclose(steps.observation, observations, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(steps.reward, rewards, rtol=0, atol=1e-13)
     np.testing.assert_array_equal(steps.terminated, ended)
-    # The comparison reached the limits (many states share an extreme value) and the ending, where there is one.
+    # The comparison reached the limits (many states share an extreme value) and the ending, where
+    # there is one.
     assert ((after == after.min(0)) | (after == after.max(0))).any(1).mean() > 0.02
     assert ended.mean() == 0 if twin.name == "Pendulum-v1" else 0.1 < ended.mean() < 0.5
 
@@ -173,7 +179,8 @@ def test_precision_is_that_of_the_state(twin, dtype):
 
 
 def test_wrapped_angles_equal_the_loop():
-    # Besides a wide range, each odd multiple of π that an Acrobot step can reach and its nearest numbers on both sides.
+    # Besides a wide range, each odd multiple of π that an Acrobot step can reach and its nearest
+    # numbers on both sides.
     edges = np.arange(-11, 12, 2) * np.pi
     angles = np.concatenate(
         [
@@ -186,5 +193,6 @@ def test_wrapped_angles_equal_the_loop():
     expected = [original_acrobot.wrap(angle, -np.pi, np.pi) for angle in angles]
     with jax.enable_x64(True):
         wrapped = np.asarray(wrap(jnp.asarray(angles)))
-    # The loop rounds once a turn, so its error grows with the square of the angle; the closed form rounds twice in all.
+    # The loop rounds once a turn, so its error grows with the square of the angle; the closed form
+    # rounds twice in all.
     assert (np.abs(wrapped - expected) <= 1e-17 * angles**2).all()

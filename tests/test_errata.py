@@ -66,7 +66,8 @@ def test_2_fisher_estimate_of_lqc_averages_squares():
     assert abs(mean - second) < 4 * error
     assert moments(batch, 1, damping).sigma_2_prime == pytest.approx(40 * second)
     assert np.mean((damping + draws.mean(1)) ** -2) > 100 * second
-    # The printed expectation is infinite: what is left of it outside ±cut around the pole grows as 1/cut.
+    # The printed expectation is infinite: what is left of it outside ±cut around the pole grows as
+    # 1/cut.
     density = norm(damping, batch**-0.5).pdf
     outside = lambda cut: sum(
         quad(lambda x: density(x) / x**2, *ends)[0] for ends in ((-3, -cut), (cut, 3))
@@ -91,7 +92,10 @@ def test_3_return_is_the_mean_reward_over_one_minus_discount():
 
 @pytest.mark.parametrize(("window", "batch"), [(2, 7), (8, 3)])
 def test_4_factors_of_the_noise_lemmas(window, batch):
-    """In units of Σ₁. The estimate of one iteration is a moving average of fresh batch means, whose covariance is 1/B."""
+    """In units of Σ₁.
+
+    The estimate of one iteration is a moving average of fresh batch means, whose covariance is 1/B.
+    """
     K, B = Fraction(window), Fraction(batch)
     weights = [1 / K] * window
     fresh = weights[0] ** 2 / B
@@ -153,7 +157,8 @@ def test_8_optimal_value_of_lqc_counts_the_first_step():
     assert abs(mean - exact) < 4 * error
     mean, error = mean_and_error(discounted[:, 1:].sum(1))
     assert abs(mean - exact) > 20 * error
-    # Without the noise in the cost, as the control problem is printed, the optimal control costs nothing.
+    # Without the noise in the cost, as the control problem is printed, the optimal control costs
+    # nothing.
     assert float(jnp.sum((1.7 + policy.mode(jnp.array([1.7]))) ** 2)) == 0
 
 

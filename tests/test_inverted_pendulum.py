@@ -1,10 +1,10 @@
 """The compiled inverted pendulum against MuJoCo itself, on the free rail and at its ends.
 
-At the rail MuJoCo's solver stops as soon as an iteration gains less than 1e-8. Its answer then depends
-on the acceleration it started from, that of the stage before, and in one step out of hundreds is a few
-1e-6 away from the minimum it searches. The formula is that minimum. So there are two references: the
-environment as Gymnasium ships it, compared at what its solver leaves, and one whose solver runs to the
-end, compared at rounding.
+At the rail MuJoCo's solver stops as soon as an iteration gains less than 1e-8. Its answer then
+depends on the acceleration it started from, that of the stage before, and in one step out of
+hundreds is a few 1e-6 away from the minimum it searches. The formula is that minimum. So there are
+two references: the environment as Gymnasium ships it, compared at what its solver leaves, and one
+whose solver runs to the end, compared at rounding.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Policies(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What MuJoCo did: all transitions of all episodes, and where each episode began and how it ended."""
+    """What MuJoCo did: all transitions of all episodes, where each began and how it ended."""
 
     states: np.ndarray
     actions: np.ndarray
@@ -51,7 +51,8 @@ class Recorded(NamedTuple):
 
 
 def draw_policies() -> Policies:
-    """Actions at random, a third of them beyond the limit; then feedback to targets around and beyond either end of the rail."""
+    """Actions at random, a third of them beyond the limit; then feedback to targets around and
+    beyond either end of the rail."""
     draw = np.random.default_rng(0)
     gains = np.concatenate([np.zeros((EPISODES, 4)), np.tile(GAINS, (EPISODES, 1))])
     target = np.zeros((2 * EPISODES, 4))
@@ -106,7 +107,8 @@ def compiled_step(values, action) -> Step:
 
 
 def compiled_steps(states: np.ndarray, actions: np.ndarray) -> Step:
-    """In the precision of `states`; as NumPy arrays, since JAX would compare them in single precision."""
+    """In the precision of `states`; as NumPy arrays, since JAX would compare them in single
+    precision."""
     with jax.enable_x64(states.dtype == np.float64):
         return jax.tree.map(np.asarray, compiled_step(states, actions))
 
@@ -137,7 +139,8 @@ def test_every_step_of_an_episode_equals_mujoco(recorded):
     assert np.mean(error[rail] < 1e-6) > 0.99
     np.testing.assert_array_equal(steps.terminated, recorded.terminated)
     np.testing.assert_array_equal(steps.reward, recorded.rewards)
-    # The comparison is worth something only if it saw the rail, falls and actions that had to be clipped.
+    # The comparison is worth something only if it saw the rail, falls and actions that had to be
+    # clipped.
     assert rail.sum() > 1000
     assert recorded.fallen.sum() > EPISODES
     assert np.sum(np.abs(recorded.actions) > 3) > 200
@@ -156,7 +159,8 @@ def test_episodes_of_its_own_end_when_those_of_mujoco_do(recorded):
     ids=["as-shipped", "solved-to-the-end"],
 )
 def test_a_cart_thrown_at_the_rail_equals_mujoco(to_the_end, tolerance):
-    """Faster and deeper than episodes go: half of the carts are within the millimetres in which the rail stiffens, at any force."""
+    """Faster and deeper than episodes go: half of the carts are within the millimetres in which the
+    rail stiffens, at any force."""
     count, draw = 10_000, np.random.default_rng(1)
     side, shallow = draw.choice([-1, 1], count), draw.random(count) < 0.5
     states = draw.uniform(-1, 1, (count, 4)) * [0.05, 0.2, 4.0, 8.0]

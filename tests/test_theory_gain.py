@@ -24,7 +24,10 @@ EXACT = Advantages(estimator="exact")
 
 
 class Linear(AbstractPolicy):
-    """Goes right with probability σ(θ₀ + θ₁ x) at position x: two parameters for all states, so the best of them is a compromise."""
+    """Goes right with probability σ(θ₀ + θ₁ x) at position x.
+
+    Two parameters for all states, so the best of them is a compromise.
+    """
 
     weights: jax.Array
 
@@ -172,7 +175,8 @@ CHAINS, LENGTH = 4000, 150
 def spread_of_sums(
     gradients: np.ndarray, inverses: np.ndarray, window: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Covariance of Σ_n F̂_n⁻¹ĝ_n by its number of terms, where ĝ_n averages `window` batches, and its standard error."""
+    """Covariance of Σ_n F̂_n⁻¹ĝ_n by its number of terms, where ĝ_n averages `window` batches, and
+    its standard error."""
     averages = np.stack([gradients[:, n : n + window].mean(1) for n in range(LENGTH)], 1)
     sums = np.einsum("cnde,cne->cd", inverses, averages) / np.sqrt(LENGTH)
     deviations = sums - sums.mean(0)
@@ -211,7 +215,8 @@ def test_noise_that_adds_up_away_from_the_optimum_has_a_third_part():
 
 
 def assert_near(value: float, interval: tuple[float, float]) -> None:
-    """Within twice the reach of a 95 % interval: with other random numbers a test must not fail one time in twenty."""
+    """Within twice the reach of a 95 % interval: with other random numbers a test must not fail one
+    time in twenty."""
     low, high = interval
     assert abs(value - (low + high) / 2) < high - low
 

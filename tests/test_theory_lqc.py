@@ -1,4 +1,7 @@
-"""The linear quadratic control problem: closed forms against differentiation, quadrature and simulation; Theorem 2 in small."""
+"""The linear quadratic control problem, and Theorem 2 in small.
+
+Closed forms against differentiation, quadrature and simulation.
+"""
 
 import json
 import re

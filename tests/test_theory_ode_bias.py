@@ -140,7 +140,7 @@ def test_bias_is_the_enumerated_one_and_vanishes_with_the_step():
 
 
 def test_policy_ratio_adds_the_mismatch_of_states():
-    """Far from θ_0 the two ratios estimate different things; their difference falls with the step."""
+    """Far from θ_0 the two ratios estimate different things; the difference falls with the step."""
     bias = Bias(windows=(2,), samples=2)
     gap = [
         np.linalg.norm(bias.enumerate("policy", α)[0] - bias.enumerate("occupancy", α)[0])
@@ -151,7 +151,7 @@ def test_policy_ratio_adds_the_mismatch_of_states():
 
 @pytest.mark.parametrize("offset", [0.0, 0.3])
 def test_verdict_on_the_equation_follows_the_paths(monkeypatch, offset):
-    """Made-up paths: the solution, noise of order √α, and an offset that no step size takes away."""
+    """Made-up paths: the solution, noise of order √α, and an offset that no step takes away."""
     draw, solution = np.random.default_rng(0), np.linspace(0, 1, 11)[:, None]
 
     def paths(self, problem, series):
@@ -176,7 +176,8 @@ def test_verdict_on_the_equation_follows_the_paths(monkeypatch, offset):
 
 
 def test_verdict_on_the_bias_follows_the_simulation(monkeypatch):
-    """Made-up deviations: old samples keep the noise that they had when fresh, and a bias of 3 α is added."""
+    """Made-up deviations: old samples keep the noise that they had when fresh, and a bias of 3 α is
+    added."""
     draw = np.random.default_rng(0)
 
     def simulate(self, algorithm, iterations):

@@ -1,9 +1,9 @@
 """The steps that algorithms are assembled from, for an algorithm of one's own.
 
-`examples/vmpo.py` is one. An update reads like this: `begin` stores the newest batch and weighs all
-that is stored, `estimate_advantages` and `refit_critic` look at its window, `shared_window` gives each
-age its share; what follows is the algorithm's own, until `keep_or_revert` refuses steps that failed,
-and `describe` and `finish` report it.
+`examples/vmpo.py` is one. An update reads like this: `begin` stores the newest batch and weighs
+all that is stored, `estimate_advantages` and `refit_critic` look at its window, `shared_window`
+gives each age its share; what follows is the algorithm's own, until `keep_or_revert` refuses
+steps that failed, and `describe` and `finish` report it.
 """
 
 from recollect.algorithms.base import (

@@ -75,19 +75,21 @@ class Outcome:
 @functools.cache
 def definitions() -> dict[str, list[tuple[Path, int, str]]]:
     """For every qualified name the places where it is defined: file, offset, source."""
-    found: dict[str, list[tuple[Path, int, str]]] = {}
+    places: dict[str, list[tuple[Path, int, str]]] = {}
     for path in sorted(SOURCES.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         offsets = [0]
         for line in text.split("\n"):
             offsets.append(offsets[-1] + len(line) + 1)
         for name, node in _named(ast.parse(text)):
-            start, end = offsets[node.lineno - 1], offsets[node.end_lineno or node.lineno]
-            found.setdefault(name, []).append((path, start, text[start:end]))
-    return found
+            start = offsets[node.lineno - 1]
+            end = offsets[node.end_lineno or node.lineno]
+            places.setdefault(name, []).append((path, start, text[start:end]))
+    return places
 
 
 def _named(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.stmt]]:
+    """All definitions within a node, with their qualified names."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
             yield prefix + child.name, child
@@ -104,14 +106,17 @@ def place(mutant: Mutant) -> Place | str:
     if len(having) != 1:
         return f"{len(having)} of {len(known)} definitions have the fragment {mutant.fragment!r}"
     ((path, start, source),) = having
-    found = list(pattern.finditer(source))
-    if len(found) != 1:
-        return f"the fragment {mutant.fragment!r} is there {len(found)} times"
-    return Place(path, start + found[0].start(), start + found[0].end())
+    matches = list(pattern.finditer(source))
+    if len(matches) != 1:
+        return f"the fragment {mutant.fragment!r} is there {len(matches)} times"
+    return Place(path, start + matches[0].start(), start + matches[0].end())
 
 
 def loosely(fragment: str) -> re.Pattern[str]:
-    """The fragment however its lines are broken: white space and commas before brackets are free."""
+    """The fragment however its lines are broken.
+
+    White space is free, and so are commas before closing brackets.
+    """
     pattern = ""
     previous = ""
     for token in re.findall(r"\w+|[^\w\s]", fragment):
@@ -222,11 +227,12 @@ def imported_from(sources: Path) -> bool:
     """Whether Python finds the library in the copy rather than where it is installed."""
     command = [sys.executable, "-c", "import recollect; print(recollect.__file__)"]
     settings = {**os.environ, "PYTHONPATH": str(sources)}
-    found = subprocess.run(command, env=settings, cwd=sources, capture_output=True, text=True)
-    return found.stdout.startswith(str(sources))
+    done = subprocess.run(command, env=settings, cwd=sources, capture_output=True, text=True)
+    return done.stdout.startswith(str(sources))
 
 
 def main() -> int:
+    """Run the rows asked for; the exit code says whether something is to be mended."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("only", nargs="*", help="rows that hold one of these words; all without")
     parser.add_argument("--processes", type=int, default=2, help="mutants at a time")

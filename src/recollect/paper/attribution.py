@@ -16,8 +16,10 @@ from recollect.algorithms import PPO
 from recollect.algorithms.control import NewestRepeated, planned_steps
 from recollect.paper.cells import Cell, Outcome
 from recollect.paper.comparisons import Measured, area_gain, error_ratio, last_gain, last_third
+from recollect.report.tables import markdown
 
 VANILLA = "K = 1"
+"""The label of PPO without reuse in figure 7."""
 NEGLIGIBLE = 0.1
 """Reuse adds nothing worth mentioning if its interval ends below this share of the whole gain."""
 
@@ -28,16 +30,26 @@ UNDECIDED = "undecided"
 
 
 def control_label(window: int) -> str:
-    """The label of the control of a window in figure 7."""
+    """The label of the control of a window in figure 7.
+
+    Example:
+        >>> control_label(5)
+        'K = 1, as many steps as K = 5'
+    """
     return f"{VANILLA}, as many steps as K = {window}"
 
 
 def controls(labels: Iterable[str]) -> dict[str, str]:
-    """The controls among the labels of a figure, and for which window each stands."""
-    there = list(labels)
-    windows = {label.removeprefix("K = "): label for label in there}
-    found = {control_label(int(K)): label for K, label in windows.items() if K.isdecimal()}
-    return {control: label for control, label in found.items() if control in there}
+    """The controls among the labels of a figure, and for which window each stands.
+
+    Example:
+        >>> controls(["K = 1", "K = 5", "K = 1, as many steps as K = 5"])
+        {'K = 1, as many steps as K = 5': 'K = 5'}
+    """
+    given = list(labels)
+    windows = {label.removeprefix("K = "): label for label in given}
+    possible = {control_label(int(K)): label for K, label in windows.items() if K.isdecimal()}
+    return {control: label for control, label in possible.items() if control in given}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +57,9 @@ class Attribution:
     """One quantity of one window, and which part of its gain comes from what."""
 
     what: str
+    """The quantity, in words."""
     label: str
+    """Of the window."""
     steps: Measured
     """More steps alone: the control against a window of 1."""
     reuse: Measured
@@ -85,22 +99,24 @@ class Attribution:
 
 
 def attributions(runs: Mapping[str, Outcome]) -> list[Attribution]:
-    """Area, mean of the last third, and standard error of every window that has a control."""
+    """Area, mean of the last third, and standard error of every window that has a control.
+
+    Args:
+        runs: the curves of figure 7 by their labels.
+    """
     last = last_third(runs[VANILLA])
     quantities: dict[str, Callable[[str, Outcome, Outcome], Measured]] = {
         "area": area_gain,
         f"mean of the last {last} iterations": last_gain,
         "standard error": error_ratio,
     }
-    found = []
+    parts = []
     for control, label in controls(runs).items():
         for what, compare in quantities.items():
             against = lambda a, b, what=what, compare=compare: compare(
-                f"{what}, {a} against {b}",
-                runs[a],
-                runs[b],
+                f"{what}, {a} against {b}", runs[a], runs[b]
             )
-            found.append(
+            parts.append(
                 Attribution(
                     what=what,
                     label=label,
@@ -109,27 +125,44 @@ def attributions(runs: Mapping[str, Outcome]) -> list[Attribution]:
                     both=against(label, VANILLA),
                 )
             )
-    return found
+    return parts
 
 
 def attribution_table(cells: Mapping[str, Cell], runs: Mapping[str, Outcome]) -> list[str]:
-    """The parts of every gain, a sentence for each, and how many steps were taken, as Markdown."""
+    """The parts of every gain, a sentence for each, and how many steps were taken, as Markdown.
+
+    Args:
+        cells: the settings of figure 7 by their labels.
+        runs: the curves of figure 7 by their labels.
+
+    Returns:
+        The lines.
+    """
     parts = attributions(runs)
-    lines = [
+    explanation = [
         "A window of K takes up to K times the gradient steps of a window of 1. The control",
         "(dashed) sweeps as often, but over copies of the newest batch. Differences for the area",
         "and the mean of the last iterations, ratios for the standard error. *The steps explain",
         "the gain* if the control gains and reuse adds nothing to it: its interval lies on the",
         f"other side, or ends within {100 * NEGLIGIBLE:.0f} % of the gain of both together.",
-        "",
-        "| quantity | window | more steps alone | reuse at as many steps | both | share of the steps | answer |",
-        "|:--|:--|--:|--:|--:|--:|:--|",
     ]
+    columns = (
+        "quantity",
+        "window",
+        "more steps alone",
+        "reuse at as many steps",
+        "both",
+        "share of the steps",
+        "answer",
+    )
+    rows = []
     for one in parts:
-        figures = " | ".join(map(_interval, (one.steps, one.reuse, one.both)))
+        intervals = map(_interval, (one.steps, one.reuse, one.both))
         share = "" if np.isnan(one.share) else f"{100 * one.share:.0f} %"
-        lines.append(f"| {one.what} | {one.label} | {figures} | {share} | **{one.answer}** |")
-    return [*lines, "", *[f"- {one.sentence}" for one in parts], "", *_counts(cells, runs)]
+        rows.append((one.what, one.label, *intervals, share, f"**{one.answer}**"))
+    sentences = [f"- {one.sentence}" for one in parts]
+    table = markdown(columns, rows, align="llrrrrl")
+    return [*explanation, "", *table, "", *sentences, "", *_counts(cells, runs)]
 
 
 def _counts(cells: Mapping[str, Cell], runs: Mapping[str, Outcome]) -> list[str]:
@@ -137,11 +170,15 @@ def _counts(cells: Mapping[str, Cell], runs: Mapping[str, Outcome]) -> list[str]
     last = last_third(runs[VANILLA])
     stands_for = controls(runs)
     steps = {label: _steps(cells[label], run) for label, run in runs.items()}
-    lines = [
-        f"| curve | mean of the last {last} iterations | gradient steps of a run "
-        "| of its first third | over those of its window | in the first third |",
-        "|:--|--:|--:|--:|--:|--:|",
-    ]
+    columns = (
+        "curve",
+        f"mean of the last {last} iterations",
+        "gradient steps of a run",
+        "of its first third",
+        "over those of its window",
+        "in the first third",
+    )
+    rows = []
     for label, count in steps.items():
         first = slice(round(len(count) / 3))
         figures = [f"{runs[label].returns[:, -last:].mean():.1f}"]
@@ -153,8 +190,8 @@ def _counts(cells: Mapping[str, Cell], runs: Mapping[str, Outcome]) -> list[str]
             of_run = count.sum() / other.sum()
             of_first = count[first].sum() / other[first].sum()
             figures += [f"{of_run:.2f}", f"{of_first:.2f}"]
-        lines.append(f"| {label} | {' | '.join(figures)} |")
-    return lines
+        rows.append((label, *figures))
+    return markdown(columns, rows)
 
 
 def _steps(cell: Cell, run: Outcome) -> np.ndarray:

@@ -23,6 +23,7 @@ from recollect.theory.replicate import Replications
 from recollect.workers import on_every_core
 
 CHUNK_SEEDS = 10
+"""Seeds of a cell that run together and share a file."""
 CURVES = (
     "return_mean",
     "environment_steps",
@@ -49,10 +50,12 @@ class AbstractCell(abc.ABC):
         """About how much it is, in units of a microsecond."""
 
     @abc.abstractmethod
-    def files(self, folder: Path) -> list["File"]: ...
+    def files(self, folder: Path) -> list["File"]:
+        """The files that it leaves in a folder."""
 
     @abc.abstractmethod
-    def compute(self, seeds: Sequence[int]) -> Mapping[str, Any]: ...
+    def compute(self, seeds: Sequence[int]) -> Mapping[str, Any]:
+        """The arrays of one file."""
 
     def finish(self, folder: Path) -> None:
         """Compute what is missing, and keep it."""
@@ -61,6 +64,7 @@ class AbstractCell(abc.ABC):
                 file.keep(self.compute(file.seeds))
 
     def finished(self, folder: Path) -> bool:
+        """Whether nothing is missing."""
         return all(file.fits() for file in self.files(folder))
 
 
@@ -70,6 +74,7 @@ class File:
 
     path: Path
     about: str
+    """The settings, as JSON."""
     seeds: Sequence[int] = ()
 
     def fits(self) -> bool:
@@ -92,6 +97,7 @@ class File:
         unfinished.replace(self.path)
 
     def read(self) -> dict[str, np.ndarray]:
+        """The arrays by name."""
         with np.load(self.path) as kept:
             return {name: kept[name] for name in kept.files}
 
@@ -107,6 +113,7 @@ class Outcome:
 
     @property
     def returns(self) -> np.ndarray:
+        """Mean return of every batch, with axes seed, iteration."""
         return self.curves["return_mean"]
 
 
@@ -127,13 +134,8 @@ class Cell(AbstractCell):
     @property
     def work(self):
         fixed = 10  # batches: what an update costs apart from its window
-        return (
-            self.iterations
-            * self.episodes
-            * self.max_steps
-            * (fixed + self.algorithm.window)
-            * self.seeds
-        )
+        transitions = self.iterations * self.episodes * self.max_steps
+        return transitions * (fixed + self.algorithm.window) * self.seeds
 
     def files(self, folder):
         chunks = [
@@ -164,10 +166,11 @@ class Cell(AbstractCell):
     def outcome(self, folder: Path) -> Outcome:
         """The curves, when it is finished."""
         parts = [file.read() for file in self.files(folder)]
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in CURVES}
+        total = lambda name: float(sum(part[name] for part in parts))
         return Outcome(
-            joined,
-            *[float(sum(part[name] for part in parts)) for name in ("seconds", "compile_seconds")],
+            curves={name: np.concatenate([part[name] for part in parts]) for name in CURVES},
+            seconds=total("seconds"),
+            compile_seconds=total("compile_seconds"),
         )
 
 
@@ -191,10 +194,9 @@ class TheoryCell(AbstractCell):
     def findings(self, folder: Path) -> Findings:
         """What the runs say, when it is finished."""
         (file,) = self.files(folder)
-        found = file.read()
-        cases = zip(
-            self.normality.all_cases(), *[found[field] for field in REPLICATIONS], strict=True
-        )
+        arrays = file.read()
+        columns = [arrays[field] for field in REPLICATIONS]
+        cases = zip(self.normality.all_cases(), *columns, strict=True)
         return self.normality.findings([Replications(*one) for one in cases])
 
 
@@ -204,10 +206,16 @@ def finish(
     folder: Path,
     done: Callable[[float, float], None],
 ) -> None:
-    """Compute what is missing, a process for each core, then what is about time in one process alone.
+    """Compute what is missing, a process for each core; then what is about time, one by one.
 
-    A process that sees one core adds numbers in one order, so that the same seeds give the same numbers to the last digit. `done` is
-    told the share of all that is there, and about how many seconds are left.
+    A process that sees one core adds numbers in one order, so that the same seeds give the same
+    numbers to the last digit.
+
+    Args:
+        together: cells that may run side by side.
+        alone: cells whose time is measured.
+        folder: where files are kept.
+        done: is told the share of all that is there, and about how many seconds are left.
     """
     pieces = [
         (file, cell.work / len(files))
@@ -216,13 +224,12 @@ def finish(
         for file in files
     ]
     missing = {file.path: size for file, size in pieces if not file.fits()}
+    # Progress is told from the files that exist: those of other settings must not count.
     for path in missing:
         path.unlink(missing_ok=True)
-    total, to_do, began = (
-        sum(size for _, size in pieces),
-        sum(missing.values()),
-        time.perf_counter(),
-    )
+    total = sum(size for _, size in pieces)
+    to_do = sum(missing.values())
+    began = time.perf_counter()
 
     def tell() -> None:
         finished = sum(size for path, size in missing.items() if path.exists())
@@ -230,9 +237,9 @@ def finish(
         done(1 - (to_do - finished) / total, left)
 
     for cells, at_once in ((together, None), (alone, 1)):
-        waiting = sorted(
-            [cell for cell in cells if not cell.finished(folder)], key=lambda cell: -cell.work
-        )
+        waiting = [cell for cell in cells if not cell.finished(folder)]
+        # The longest first, so that no core waits for another at the end.
+        waiting.sort(key=lambda cell: -cell.work)
         on_every_core(_finish, [(cell, folder) for cell in waiting], tell, at_once)
 
 

@@ -1,7 +1,6 @@
 """The figures of section 5: which cells each needs, and how it is drawn."""
 
 import abc
-import csv
 import dataclasses
 import os
 import sys
@@ -9,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import gymnasium as gym
-import matplotlib.pyplot as plt
 import numpy as np
 
 from recollect.algorithms import AbstractAlgorithm
@@ -17,10 +15,11 @@ from recollect.paper.attribution import control_label, controls
 from recollect.paper.cells import Cell, Outcome
 from recollect.paper.fresh import FreshCell
 from recollect.paper.protocol import CARTPOLE, EXPLICIT, PENDULUM, Problem, Protocol, Scale
-from recollect.report.plot import COLOURS, learning_curves
+from recollect.report.plot import COLOURS, learning_curves, panels, save
+from recollect.report.tables import write_csv
 from recollect.statistics import standard_error
 from recollect.step.solve import Auto
-from recollect.theory.findings import Findings, panels
+from recollect.theory.findings import Findings
 
 
 def cell(
@@ -31,6 +30,16 @@ def cell(
     scale: Scale,
     **changes,
 ) -> Cell:
+    """One curve: an algorithm on a problem under a protocol.
+
+    Args:
+        name: of the algorithm and its setting, part of the names of its files.
+        problem: cartpole or the inverted pendulum.
+        protocol: settings of the paper.
+        algorithm: what is run.
+        scale: how much is run.
+        **changes: fields of the cell that differ from what follows from the others.
+    """
     kind = "cartpole" if problem is CARTPOLE else "pendulum"
     head = f"-{protocol.head}" if problem is PENDULUM else ""
     settings = Cell(
@@ -51,37 +60,34 @@ class AbstractFigure(abc.ABC):
     """A figure of curves; its cells by their labels in the legend."""
 
     title: str
+    """Of the picture."""
     timed: bool = False
     """Whether it is about time, so that its cells run one by one."""
     note: str = ""
     """What a reader of the page should know beside the table."""
 
     @abc.abstractmethod
-    def cells(self, protocol: Protocol, scale: Scale) -> dict[str, Cell]: ...
+    def cells(self, protocol: Protocol, scale: Scale) -> dict[str, Cell]:
+        """What has to be run, by its label in the legend."""
 
     def draw(self, path: Path, outcomes: Mapping[str, Outcome]) -> None:
-        """The picture, and beside it mean and standard error of every curve as CSV."""
+        """The picture, and beside it mean and standard error of every curve as CSV.
+
+        Args:
+            path: of the picture.
+            outcomes: of all cells, by their labels.
+        """
         returns = {label: outcome.returns for label, outcome in outcomes.items()}
         learning_curves(path, returns, self.title, controls(returns))
-        with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(
-                [
-                    "iteration",
-                    *[
-                        f"{label} {what}"
-                        for label in returns
-                        for what in ("mean", "standard error")
-                    ],
-                ]
-            )
-            columns = [
-                column
-                for curves in returns.values()
-                for column in (curves.mean(0), standard_error(curves))
-            ]
-            for i, row in enumerate(zip(*columns, strict=True)):
-                writer.writerow([i + 1, *[f"{number:.6g}" for number in row]])
+        columns = {}
+        for label, curves in returns.items():
+            columns[f"{label} mean"] = curves.mean(0)
+            columns[f"{label} standard error"] = standard_error(curves)
+        rows = [
+            (i + 1, *[f"{number:.6g}" for number in row])
+            for i, row in enumerate(zip(*columns.values(), strict=True))
+        ]
+        write_csv(path.with_suffix(".csv"), ["iteration", *columns], rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,15 +105,13 @@ class FourAlgorithms(AbstractFigure):
 
 
 def _rnpg(protocol: Protocol, scale: Scale, window: int, fisher_window: int) -> Cell:
-    name = {(1, 1): "VNPG", (protocol.window, protocol.window): "RNPG"}.get(
-        (window, fisher_window), f"RNPG-{window}-{fisher_window}"
-    )
-    algorithm = (
-        protocol.gradients()[name]
-        if name in ("VNPG", "RNPG")
-        else protocol.rnpg(window, fisher_window)
-    )
-    return cell(name, CARTPOLE, protocol, algorithm, scale)
+    """RNPG on cartpole; where figure 2 has the same setting, its very cell, which runs once."""
+    of_figure_2 = {(1, 1): "VNPG", (protocol.window, protocol.window): "RNPG"}
+    name = of_figure_2.get((window, fisher_window))
+    if name is not None:
+        return cell(name, CARTPOLE, protocol, protocol.gradients()[name], scale)
+    algorithm = protocol.rnpg(window, fisher_window)
+    return cell(f"RNPG-{window}-{fisher_window}", CARTPOLE, protocol, algorithm, scale)
 
 
 class ReuseSizes(AbstractFigure):
@@ -138,14 +142,14 @@ class Clipped(AbstractFigure):
 
     def cells(self, protocol, scale):
         run = lambda name, algorithm: cell(name, CARTPOLE, protocol, algorithm, scale)
-        found = {}
+        cells = {}
         for window in scale.ppo_windows:
-            found[f"K = {window}"] = run(f"PPO-{window}", protocol.ppo(window))
+            cells[f"K = {window}"] = run(f"PPO-{window}", protocol.ppo(window))
         for window in scale.ppo_windows:
             if window > 1:
                 control = protocol.ppo_control(window)
-                found[control_label(window)] = run(f"PPO-1-steps-of-{window}", control)
-        return found
+                cells[control_label(window)] = run(f"PPO-1-steps-of-{window}", control)
+        return cells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,13 +195,13 @@ class RunningTime(AbstractFigure):
     timed = True
 
     def cells(self, protocol, scale):
-        found = {}
+        cells = {}
         for explicit, solver in (("", Auto()), ("explicit ", EXPLICIT)):
             for window in scale.windows:
                 for fisher_window in sorted({window, min(window, protocol.window)}):
                     name = f"time-{explicit.strip()}{window}-{fisher_window}"
                     algorithm = protocol.rnpg(window, fisher_window, solver)
-                    found[f"{explicit}{window} {fisher_window}"] = cell(
+                    cells[f"{explicit}{window} {fisher_window}"] = cell(
                         name,
                         CARTPOLE,
                         protocol,
@@ -206,49 +210,37 @@ class RunningTime(AbstractFigure):
                         iterations=scale.timing_iterations,
                         seeds=scale.timing_seeds,
                     )
-        return found
+        return cells
 
     def draw(self, path, outcomes):
-        seconds = {
-            label: outcome.seconds / len(outcome.returns) for label, outcome in outcomes.items()
+        """Seconds against the reuse size, and beside the picture all times as CSV."""
+        times = []  # (K₁, K₂, solver, seconds of a seed)
+        for label, outcome in outcomes.items():
+            window, fisher_window = label.removeprefix("explicit ").split()
+            solver = "explicit" if label.startswith("explicit") else "ours"
+            seconds = outcome.seconds / len(outcome.returns)
+            times.append((int(window), int(fisher_window), solver, seconds))
+        longest = max(window for window, *_ in times)
+        small = min(fisher for window, fisher, *_ in times if window == longest)
+        fisher_windows = {
+            "(a) K₁ = K₂ = K": lambda window: window,
+            f"(b) K₂ = min(K, {small})": lambda window: min(window, small),
         }
-        rows = [
-            (*label.removeprefix("explicit ").split(), label.startswith("explicit"), value)
-            for label, value in seconds.items()
-        ]
-        rows = [
-            (int(window), int(fisher), explicit, value) for window, fisher, explicit, value in rows
-        ]
-        small = min(
-            fisher for window, fisher, _, _ in rows if window == max(row[0] for row in rows)
-        )
         figure, axes = panels(1, 2)
-        for one, (title, chosen) in zip(
-            axes,
-            {
-                "(a) K₁ = K₂ = K": lambda w, f: w == f,
-                f"(b) K₂ = min(K, {small})": lambda w, f: f == min(w, small),
-            }.items(),
-            strict=True,
-        ):
-            for explicit, label, colour in (
-                (False, "ours", COLOURS[1]),
-                (True, "explicit matrix", COLOURS[3]),
-            ):
+        for one, (title, fisher_of) in zip(axes, fisher_windows.items(), strict=True):
+            lines = (("ours", "ours", COLOURS[1]), ("explicit", "explicit matrix", COLOURS[3]))
+            for solver, label, colour in lines:
                 points = sorted(
-                    (w, value) for w, f, e, value in rows if e == explicit and chosen(w, f)
+                    (window, seconds)
+                    for window, fisher, used, seconds in times
+                    if used == solver and fisher == fisher_of(window)
                 )
                 one.plot(*zip(*points, strict=True), marker="o", color=colour, label=label)
             one.set(title=title, xlabel="reuse size K", ylabel="seconds", ylim=(0, None))
         axes[0].legend(frameon=False)
-        figure.savefig(path, dpi=150)
-        plt.close(figure)
-        with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["K1", "K2", "solver", "seconds"])
-            writer.writerows(
-                [w, f, "explicit" if e else "ours", f"{value:.4g}"] for w, f, e, value in rows
-            )
+        save(figure, path)
+        rows = [(*setting, f"{seconds:.4g}") for *setting, seconds in times]
+        write_csv(path.with_suffix(".csv"), ("K1", "K2", "solver", "seconds"), rows)
 
 
 CURVES: dict[str, AbstractFigure] = {
@@ -277,7 +269,10 @@ FIGURES = (
     "step",
     "why",
 )
-"""In the paper's order; 8 and 9 come from the theory laboratory, `why` compares gradients with fresh ones."""
+"""In the paper's order.
+
+8 and 9 come from the theory laboratory, `why` compares gradients with fresh ones.
+"""
 
 
 def fresh_cells(protocol: Protocol, scale: Scale) -> dict[str, FreshCell]:
@@ -290,10 +285,9 @@ def frames(path: Path) -> None:
     """Figure 1: both tasks as Gymnasium renders them."""
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "egl")  # else MuJoCo looks for a window
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-    for one, name, title in zip(
-        axes, ("CartPole-v1", "InvertedPendulum-v5"), ("cartpole", "inverted pendulum"), strict=True
-    ):
+    figure, axes = panels(1, 2, width=4.0, height=3.4)
+    tasks = {"CartPole-v1": "cartpole", "InvertedPendulum-v5": "inverted pendulum"}
+    for one, (name, title) in zip(axes, tasks.items(), strict=True):
         env = gym.make(name, render_mode="rgb_array")
         env.reset(seed=0)
         for _ in range(4):
@@ -302,18 +296,19 @@ def frames(path: Path) -> None:
         env.close()
         one.set(title=title)
         one.axis("off")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def densities(folder: Path, findings: Findings) -> None:
-    """Figures 8 and 9, and their table."""
+    """Figures 8 and 9, and their table.
+
+    Args:
+        folder: where they go.
+        findings: of the experiment `Normality`.
+    """
     for name, picture in {"fig8": "density", "fig9": "quantiles"}.items():
-        findings.pictures[picture].savefig(folder / f"{name}.png", dpi=150)
-        plt.close(findings.pictures[picture])
-    with (folder / "fig8.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(
-            file, [name for name in findings.rows[0] if name != "seconds"], extrasaction="ignore"
-        )
-        writer.writeheader()
-        writer.writerows(findings.rows)
+        save(findings.pictures[picture], folder / f"{name}.png")
+    # Times differ from run to run, and the table is to be the same.
+    columns = [name for name in findings.rows[0] if name != "seconds"]
+    rows = [[row[name] for name in columns] for row in findings.rows]
+    write_csv(folder / "fig8.csv", columns, rows)

@@ -1,20 +1,19 @@
-"""Why reuse helps or does not: gradients from the window beside the gradient from many fresh episodes of the same policy.
+"""Why reuse helps or does not: gradients from the window beside a gradient from fresh episodes.
 
-Every few iterations of a run the gradient is estimated from the newest K batches, for several K, and from fresh episodes by the hundred.
-The cosine between the two says how well an estimate points uphill: with a small K noise lowers it, with a large K the trajectories of
-other policies. The ratio of their lengths along the fresh one says how much of the slope is left.
+Every few iterations of a run the gradient is estimated from the newest K batches, for several K,
+and from hundreds of fresh episodes of the same policy. The cosine between the two says how well an
+estimate points uphill: with a small K noise lowers it, with a large K the trajectories of other
+policies. The ratio of their lengths along the fresh one says how much of the slope is left.
 """
 
-import csv
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from recollect.algorithms import PG, VPG
 from recollect.algorithms.base import Start, reweighed_gradient
@@ -26,11 +25,11 @@ from recollect.memory.history import History
 from recollect.memory.rows import recall
 from recollect.paper.cells import AbstractCell, Cell, File
 from recollect.policies.architecture import make_policy
-from recollect.report.plot import COLOURS
+from recollect.report.plot import COLOURS, panels, save
+from recollect.report.tables import markdown, write_csv
 from recollect.runtime import jit
 from recollect.serial import to_json
 from recollect.statistics import standard_error
-from recollect.theory.findings import panels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +38,15 @@ class FreshCell(AbstractCell):
 
     cell: Cell
     windows: tuple[int, ...] = (1, 10, 50, 100)
+    """K of the estimates that are compared."""
     looks: tuple[int, ...] = (10, 20, 30, 50, 75, 100, 150)
     """After how many iterations."""
     fresh_episodes: int = 400
+    """From which the gradient is estimated that counts as the true one."""
 
     @property
     def name(self) -> str:
+        """Of its file."""
         return f"fresh-{self.cell.name}"
 
     @property
@@ -55,16 +57,17 @@ class FreshCell(AbstractCell):
         return [File(folder / f"{self.name}.npz", to_json(self), range(self.cell.seeds))]
 
     def compute(self, seeds):
-        found = np.stack([self._look_along(jax.random.key(seed)) for seed in seeds])
-        return dict(cosines=found[..., 0], slopes=found[..., 1])
+        looks = np.stack([self._look_along(jax.random.key(seed)) for seed in seeds])
+        return dict(cosines=looks[..., 0], slopes=looks[..., 1])
 
     def read(self, folder: Path) -> dict[str, np.ndarray]:
         """Cosines and slopes with axes seed, look, window, when it is finished."""
         return self.files(folder)[0].read()
 
     def _look_along(self, key: PRNGKeyArray) -> np.ndarray:
-        """Axes: look, window, (cosine, slope)."""
-        cell, algorithm = self.cell, self.cell.algorithm
+        """Cosines and slopes along one run, with axes look, window, (cosine, slope)."""
+        cell = self.cell
+        algorithm = cell.algorithm
         env = make(cell.env, max_steps=cell.max_steps, engine="compiled")
         draw = lambda key, policy, episodes: _draw(Episodes(episodes), key, env, policy)
         policy = make_policy(jax.random.fold_in(key, 0), env, cell.policy)
@@ -74,8 +77,10 @@ class FreshCell(AbstractCell):
             PG(window=window, discount=algorithm.discount, advantages=algorithm.advantages)
             for window in self.windows
         ]
+        # The run's own history may be shorter than the longest window that is looked at.
         rule = algorithm.weights
-        history, found = History.empty(first, max(self.windows), rule), []
+        history = History.empty(first, max(self.windows), rule)
+        looks = []
         for n in range(1, max(self.looks) + 1):
             key_batch, key_update, key_fresh = jax.random.split(jax.random.fold_in(key, n), 3)
             batch = draw(key_batch, state.policy, cell.episodes)
@@ -90,78 +95,86 @@ class FreshCell(AbstractCell):
                 estimates = [
                     _gradient(one, state, _newest(history, one.window)) for one in estimators
                 ]
-                along = [float(one @ true / jnp.linalg.norm(true)) for one in estimates]
-                length = float(jnp.linalg.norm(true))
-                found.append(
-                    [
-                        (a / float(jnp.linalg.norm(one)), a / length)
-                        for a, one in zip(along, estimates, strict=True)
-                    ]
-                )
+                looks.append([_cosine_and_slope(one, true) for one in estimates])
             state, _ = _update(algorithm, state, batch, key_update)
-        return np.array(found)
+        return np.array(looks)
+
+
+def _cosine_and_slope(
+    estimate: Float[Array, " d"], true: Float[Array, " d"]
+) -> tuple[float, float]:
+    """The cosine between two gradients, and the length of one along the other, over the other's."""
+    length = float(jnp.linalg.norm(true))
+    along = float(estimate @ true / jnp.linalg.norm(true))
+    return along / float(jnp.linalg.norm(estimate)), along / length
 
 
 def draw_fresh(path: Path, cells: Mapping[str, FreshCell], folder: Path) -> None:
-    """Cosines and slopes against the iteration, a row for each algorithm; the numbers beside it as CSV."""
+    """Cosines and slopes against the iteration, a row of axes for each algorithm.
+
+    Args:
+        path: of the picture; the numbers go beside it as CSV.
+        cells: finished ones, by the name of their algorithm.
+        folder: where they are kept.
+    """
     figure, axes = panels(len(cells), 2, height=3.2)
-    with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            [
-                "algorithm",
-                "iteration",
-                "K",
-                "cosine",
-                "its standard error",
-                "slope",
-                "its standard error",
-            ]
-        )
-        for row, (label, cell) in enumerate(cells.items()):
-            found = cell.read(folder)
-            for k, (window, colour) in enumerate(zip(cell.windows, COLOURS, strict=False)):
-                numbers = []
-                for one, name in zip(axes[2 * row :], ("cosines", "slopes"), strict=False):
-                    mean, error = found[name][:, :, k].mean(0), standard_error(found[name][:, :, k])
-                    one.errorbar(
-                        cell.looks, mean, error, color=colour, label=f"K = {window}", capsize=2
-                    )
-                    numbers += [mean, error]
-                for look, *values in zip(cell.looks, *numbers, strict=True):
-                    writer.writerow([label, look, window, *[f"{value:.4g}" for value in values]])
-            axes[2 * row].set(
-                title=f"{label}: cosine with the fresh gradient", xlabel="iteration", ylim=(None, 1)
-            )
-            axes[2 * row + 1].set(title=f"{label}: length along it, relative", xlabel="iteration")
+    pairs = zip(axes[::2], axes[1::2], strict=True)
+    rows = []
+    for (label, cell), (left, right) in zip(cells.items(), pairs, strict=True):
+        looks = cell.read(folder)
+        for k, (window, colour) in enumerate(zip(cell.windows, COLOURS, strict=False)):
+            columns = []
+            for one, name in ((left, "cosines"), (right, "slopes")):
+                values = looks[name][:, :, k]
+                mean = values.mean(0)
+                error = standard_error(values)
+                one.errorbar(
+                    cell.looks, mean, error, color=colour, label=f"K = {window}", capsize=2
+                )
+                columns += [mean, error]
+            for look, *numbers in zip(cell.looks, *columns, strict=True):
+                rows.append((label, look, window, *[f"{number:.4g}" for number in numbers]))
+        left.set(title=f"{label}: cosine with the fresh gradient", ylim=(None, 1))
+        right.set(title=f"{label}: length along it, relative")
+        for one in (left, right):
+            one.set(xlabel="iteration")
     axes[0].legend(frameon=False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
+    error = "its standard error"
+    names = ("algorithm", "iteration", "K", "cosine", error, "slope", error)
+    write_csv(path.with_suffix(".csv"), names, rows)
 
 
 def fresh_table(cells: Mapping[str, FreshCell], folder: Path) -> list[str]:
-    """Means over looks and seeds, as Markdown."""
-    lines = [
-        "| along a run of | K | cosine with the fresh gradient | length along it, relative |",
-        "|:--|--:|--:|--:|",
-    ]
+    """Means over looks and seeds, with standard errors over seeds, as Markdown.
+
+    Args:
+        cells: finished ones, by the name of their algorithm.
+        folder: where they are kept.
+    """
+    rows = []
     for label, cell in cells.items():
-        found = cell.read(folder)
+        looks = cell.read(folder)
         for k, window in enumerate(cell.windows):
-            cosine, slope = [found[name][:, :, k].mean(1) for name in ("cosines", "slopes")]
-            with_error = [
-                f"{one.mean():.2f} ± {one.std(ddof=1) / np.sqrt(len(one)):.2f}"
-                for one in (cosine, slope)
-            ]
-            lines.append(f"| {label} | {window} | {' | '.join(with_error)} |")
-    return lines
+            by_seed = [looks[name][:, :, k].mean(1) for name in ("cosines", "slopes")]
+            figures = [f"{one.mean():.2f} ± {standard_error(one):.2f}" for one in by_seed]
+            rows.append((label, window, *figures))
+    columns = (
+        "along a run of",
+        "K",
+        "cosine with the fresh gradient",
+        "length along it, relative",
+    )
+    return markdown(columns, rows)
 
 
 def _newest(history: History, window: int) -> History:
+    """The history cut to its newest batches."""
     return jax.tree.map(lambda x: x[:window], history)
 
 
 def _only(batch: Batch) -> History:
+    """A history of one batch."""
     return History(batches=jax.tree.map(lambda x: x[None], batch), memory=None)
 
 
@@ -177,6 +190,7 @@ def _update(algorithm, state, batch, key):
 
 @jit
 def _gradient(algorithm, state, history):
+    """The policy gradient at a state's policy from another history than its own."""
     state = dataclasses.replace(state, history=history)
     rows = recall(history, state.policy, algorithm.weights)
     start = Start(state=state, reference=state.policy, usable=jnp.array(True), rows=rows)

@@ -1,9 +1,12 @@
-"""The settings of section 5, each with the sentence it comes from, or why it was chosen where the paper is silent.
+"""The settings of section 5, each with the sentence of the paper it comes from.
 
-Two readings of the text are run. `sgd` is the main one: "similar performance can be obtained by using SGD optimizer with an appropriate
-learning rate", and it is the reading under which the natural gradient gains over the plain one at one step size for all. `adam` puts
-Adam after the natural direction, as printed. Both were told apart, and everything else was chosen, on seeds from 1000 on; reported seeds
-start at 0.
+Where the paper is silent, the setting says why it was chosen.
+
+Two readings of the text are run. `sgd` is the main one: "similar performance can be obtained by
+using SGD optimizer with an appropriate learning rate", and it is the reading under which the
+natural gradient gains over the plain one at one step size for all. `adam` puts Adam after the
+natural direction, as printed. Both were compared, and everything else was chosen, on seeds from
+1000 on; reported seeds start at 0.
 """
 
 import dataclasses
@@ -30,8 +33,8 @@ class Problem:
 
 
 NETWORK = Architecture(widths=(32,), activation="relu")
-"""“a fully-connected two-layer neural network with 32 neurons and Rectified Linear Unit (ReLU) activation function”: one hidden layer of 32
-and one of outputs."""
+"""“a fully-connected two-layer neural network with 32 neurons and Rectified Linear Unit (ReLU)
+activation function”: one hidden layer of 32 and one of outputs."""
 
 CARTPOLE = Problem(
     env="CartPole-v1",
@@ -43,8 +46,9 @@ PENDULUM = Problem(
     env="InvertedPendulum-v5",
     max_steps=500,  # “The environment caps episode lengths to 500 steps.”
     iterations=500,  # “over 500 iterations”
-    # “the action space is continuous in [−3, 3]” and “softmax … on top” for both problems: a softmax over a grid of forces.
-    # The number of forces is not stated; 11 gives steps of 0.6 and has a force of zero.
+    # “the action space is continuous in [−3, 3]” and “softmax … on top” for both problems: a
+    # softmax over a grid of forces. The number of forces is not stated; 11 gives steps of 0.6 and
+    # has a force of zero.
     policy=dataclasses.replace(NETWORK, head="grid", points=11),
 )
 
@@ -54,14 +58,16 @@ class Protocol:
     """One reading of section 5."""
 
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """“The policy parameter is updated by Adam optimizer. We should note that similar performance can be obtained by using SGD
-    optimizer with an appropriate learning rate.”"""
+    """“The policy parameter is updated by Adam optimizer. We should note that similar performance
+    can be obtained by using SGD optimizer with an appropriate learning rate.”"""
     head: Literal["grid", "gaussian"] = "grid"
-    """Of the pendulum's policy; see PENDULUM. A Gaussian is what most would take for continuous actions."""
+    """Of the pendulum's policy; see PENDULUM. A Gaussian is what most would take for continuous
+    actions."""
     learning_rate: float = 0.01
     """“under a fixed step size α = 0.01”"""
     larger_learning_rate: float = 0.1
-    """No setting of the paper: a step at which the plain gradient's noise matters. Of 0.1, 0.3 and 1 the one at which VPG did best."""
+    """No setting of the paper: a step at which the plain gradient's noise matters. Of 0.1, 0.3 and
+    1 the one at which VPG did best."""
     discount: float = 0.99
     """“The discount factor is γ = 0.99.”"""
     damping: float = 1e-3
@@ -69,12 +75,13 @@ class Protocol:
     episodes: int = 4
     """“The number of trajectories generated in each iteration (i.e., mini-batch size) is 4.”"""
     window: int = 10
-    """“the reuse size K = 10. Specifically, the RNPG algorithm uses the same reuse size for both the FIM estimator and the gradient
-    estimator.”"""
+    """“the reuse size K = 10. Specifically, the RNPG algorithm uses the same reuse size for both
+    the FIM estimator and the gradient estimator.”"""
     seeds: int = 50
     """“The reward is averaged over 50 macro replications.”"""
     advantages: AbstractAdvantages = dataclasses.field(default=Returns())
-    """Not stated; returns-to-go minus their mean over the window, the simplest estimate under which the claims show in a prototype."""
+    """Not stated; returns-to-go minus their mean over the window, the simplest estimate under
+    which the claims show in a prototype."""
     clip: float = 0.2
     """“The clip ratio ε is set to 0.2.”"""
     epochs: int = 10
@@ -86,7 +93,8 @@ class Protocol:
     target_kl: float = 0.01
     """Of TRPO, for which the paper shows no figure; the usual radius."""
     critic: Critic = dataclasses.field(default=Critic(fit="batch"))
-    """Of TRPO; not stated. Fitting to the newest batch takes a tenth of the time of the whole window and did about as well."""
+    """Of TRPO; not stated. Fitting to the newest batch takes a tenth of the time of the whole
+    window and did about as well."""
 
     def gradients(self) -> dict[str, AbstractAlgorithm]:
         """The four algorithms of section 5.1."""
@@ -105,16 +113,16 @@ class Protocol:
     def rnpg(
         self, window: int, fisher_window: int | None = None, solver: AbstractSolver = Auto()
     ) -> AbstractAlgorithm:
+        """RNPG, with a window of its own for the Fisher matrix where one is given."""
         return RNPG(window, fisher_window or window, solver=solver, **self._natural)
 
     def ppo(self, window: int) -> AbstractAlgorithm:
+        """PPO for a window of 1, RPPO for a longer one."""
         settings: dict[str, Any] = dict(
             discount=self.discount,
             clip=self.clip,
             epochs=self.epochs,
             learning_rate=self.ppo_learning_rate,
-        )
-        settings |= dict(
             advantages=dataclasses.replace(self.advantages, standardise=True),
             minibatch=self.minibatch,
         )
@@ -125,13 +133,18 @@ class Protocol:
         return equal_steps_control(self.ppo(window))
 
     def trpo(self, window: int) -> AbstractAlgorithm:
+        """TRPO for a window of 1, RTRPO for a longer one."""
         settings: dict[str, Any] = dict(
-            discount=self.discount, damping=self.damping, target_kl=self.target_kl
+            discount=self.discount,
+            damping=self.damping,
+            target_kl=self.target_kl,
+            advantages=GAE(standardise=True),
+            critic=self.critic,
         )
-        settings |= dict(advantages=GAE(standardise=True), critic=self.critic)
         return TRPO(**settings) if window == 1 else RTRPO(window, **settings)
 
     def policy(self, problem: Problem) -> Architecture:
+        """The problem's architecture, with the head of this protocol where actions are forces."""
         if problem.policy.head == "auto" or self.head == "grid":
             return problem.policy
         return dataclasses.replace(problem.policy, head="gaussian")
@@ -159,7 +172,8 @@ PROTOCOLS: Mapping[str, Protocol] = {
 """The first is the main one; the heads differ on the pendulum alone."""
 
 EXPLICIT = Cholesky()
-"""“The computational complexity of computing the inverse FIM estimator in RNPG is O(KBd² + d³)”: the matrix written out and factored."""
+"""“The computational complexity of computing the inverse FIM estimator in RNPG is O(KBd² + d³)”:
+the matrix written out and factored."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,8 +185,9 @@ class Scale:
     iterations: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """By environment; as many as the problem has if not given."""
     windows: tuple[int, ...] = (1, 10, 50, 100)
-    """“RNPG algorithm with different reuse sizes K = 1, 10, 50, 100 on the cartpole benchmark”, and in the gradient alone “with reuse size
-    K₁ = 10, 50, 100 in the gradient estimator and K₂ = 10 in the FIM estimator”"""
+    """“RNPG algorithm with different reuse sizes K = 1, 10, 50, 100 on the cartpole benchmark”, and
+    in the gradient alone “with reuse size K₁ = 10, 50, 100 in the gradient estimator and K₂ = 10
+    in the FIM estimator”"""
     ppo_windows: tuple[int, ...] = (1, 2, 5)
     """“PPO and RPPO with reuse sizes K = 2, 5”; 1 is PPO."""
     timing_iterations: int = 100
@@ -182,9 +197,11 @@ class Scale:
     trpo_iterations: int = 150
     """At most; not stated. On both problems TRPO and RTRPO are near the highest return by then."""
     normality: Normality = dataclasses.field(default=Normality())
-    """“we run 500 macro-replications”, “α_n = 1/n^0.9”, “θ₀ = 2”, “n = 5×10⁵ steps”, four pairs of B and K; γ = 0.5 and (in the appendix)
-    ε = 0.01 are stated, too. They are the defaults of the theory laboratory."""
+    """“we run 500 macro-replications”, “α_n = 1/n^0.9”, “θ₀ = 2”, “n = 5×10⁵ steps”, four pairs of
+    B and K; γ = 0.5 and (in the appendix) ε = 0.01 are stated, too. They are the defaults of the
+    theory laboratory."""
     engine: str = "auto"
+    """What runs the environments."""
 
 
 FULL = Scale()

@@ -1,8 +1,8 @@
-"""Figures of a run in a table, and its curves as CSV."""
+"""Figures of a run in a table, its curves as CSV, and tables in Markdown."""
 
 import csv
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from recollect.run.train import Training
 from recollect.statistics import standard_error
 
 COLUMNS = ("algorithm", "seed", "iteration", "environment_steps", "return_mean", "ess", "seconds")
+"""Of the curves as CSV."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +30,57 @@ class Summary:
     seconds: float
     """Wall time without compilation."""
     compile_seconds: float
+    """Wall time of the compilation."""
     transitions_per_second: float
+    """Environment steps of all seeds over `seconds`."""
+
+
+def markdown(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], align: str | None = None
+) -> list[str]:
+    """A table in Markdown, line by line.
+
+    Args:
+        columns: their names.
+        rows: a cell for each column.
+        align: a letter for each column, `l` for left and `r` for right; if not given, the first
+            column is on the left and all others, being numbers, on the right.
+
+    Returns:
+        The lines, without line ends.
+
+    Example:
+        >>> print(*markdown(("window", "area"), [("K = 1", 95.2)]), sep="\\n")
+        | window | area |
+        |:--|--:|
+        | K = 1 | 95.2 |
+    """
+    sides = align or "l" + "r" * (len(columns) - 1)
+    rule = "".join(f"{':--' if side == 'l' else '--:'}|" for side in sides)
+    lines = [f"| {' | '.join(map(str, cells))} |" for cells in (columns, *rows)]
+    return [lines[0], f"|{rule}", *lines[1:]]
+
+
+def write_csv(path: Path, columns: Iterable[object], rows: Iterable[Iterable[object]]) -> None:
+    """Write a table as CSV in UTF-8.
+
+    Args:
+        path: of the file.
+        columns: their names, the first row of the file.
+        rows: the others.
+    """
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
 
 
 def summarise(training: Training) -> Summary:
-    """The figures of a run; iterations after a seed has stopped do not count."""
+    """The figures of a run; iterations after a seed has stopped do not count.
+
+    Args:
+        training: what `train` gave back.
+    """
     returns = training.curves["return_mean"]
     tenth = max(1, returns.shape[1] // 10)
     last = [
@@ -41,7 +88,8 @@ def summarise(training: Training) -> Summary:
         for row in returns
     ]
     steps = int(np.nanmax(training.curves["environment_steps"], axis=1).sum())
-    seconds, errors = float(training.clock[-1]), standard_error(returns)
+    seconds = float(training.clock[-1])
+    errors = standard_error(returns)
     return Summary(
         final_return=float(np.mean(last)),
         area_under_curve=float(np.nanmean(returns)),
@@ -54,7 +102,7 @@ def summarise(training: Training) -> Summary:
 
 
 def table(summaries: Mapping[str, Summary]) -> Table:
-    """The summaries for people."""
+    """The summaries as a table for the terminal, an algorithm a row."""
     columns = (
         "algorithm",
         "final return",
@@ -81,23 +129,25 @@ def table(summaries: Mapping[str, Summary]) -> Table:
 
 
 def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
-    """One row for each algorithm, seed and iteration that took place."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for name, run in runs.items():
-            curves = run.curves
-            for index, seed in enumerate(run.seeds):
-                for iteration in np.flatnonzero(np.isfinite(curves["environment_steps"][index])):
-                    at = (index, iteration)
-                    numbers = (curves["return_mean"][at], curves["ess"][at])
-                    writer.writerow(
-                        [
-                            name,
-                            seed,
-                            iteration + 1,
-                            int(curves["environment_steps"][at]),
-                            *[f"{x:.6g}" for x in numbers],
-                            f"{run.clock[iteration]:.4f}",
-                        ]
-                    )
+    """Write curves as CSV: a row for each algorithm, seed and iteration that took place.
+
+    Args:
+        path: of the file.
+        runs: by the name of their algorithm.
+    """
+    rows = []
+    for name, run in runs.items():
+        steps = run.curves["environment_steps"]
+        # Curves are NaN after a seed has stopped.
+        for seed, iteration in np.argwhere(np.isfinite(steps)):
+            row = (
+                name,
+                run.seeds[seed],
+                iteration + 1,
+                int(steps[seed, iteration]),
+                f"{run.curves['return_mean'][seed, iteration]:.6g}",
+                f"{run.curves['ess'][seed, iteration]:.6g}",
+                f"{run.clock[iteration]:.4f}",
+            )
+            rows.append(row)
+    write_csv(path, COLUMNS, rows)

@@ -1,4 +1,7 @@
-"""The laboratory: the theorems of the paper as experiments, each with figures, intervals, pictures and a verdict."""
+"""The laboratory: the theorems of the paper as experiments.
+
+Each gives figures with intervals, pictures and a verdict.
+"""
 
 from recollect.theory.bias import Bias as Bias
 from recollect.theory.constant import Constant as Constant

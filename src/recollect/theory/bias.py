@@ -1,14 +1,20 @@
-"""Section 2.4 and Lemma 2: reuse biases the gradient, by an amount that vanishes with the step size, and may lower its variance.
+"""Section 2.4 and Lemma 2: the bias and the variance of a gradient that reuses samples.
 
-θ_n depends on the samples ξ_m, m < n, so that they are no longer draws from d^{π_m} once θ_n is known. With ω = d^{π_n}/d^{π_m} this
-dependence is the only source of bias. The policy ratio ω̂ = π_n/π_m adds another, as it leaves old states as they came: it estimates
-E_{d^{π_m}(s) π_n(a|s)}[G] and not ∇η(θ_n), by a difference of order d^{π_m} − d^{π_n}, and so of order θ_n − θ_m = O(α).
+The bias vanishes with the step size; the variance may be lower than without reuse.
 
-What is measured. Section 2.4 speaks of E[ · | θ_1], which no experiment can average over: θ_1 is another number in every replication, and
-here, where samples are discrete, it gives them all away. So *bias* is E[ĝ_n − ∇η(θ_n)] over everything but θ_0, with ∇η(θ_n) exact in each
-replication, and *variance* is the trace of the covariance of ĝ_n − ∇η(θ_n). The bias of the part from old samples is small beside its
-noise. The noise that they had when fresh, the mean of G(ξ_m, θ_m) − ∇η(θ_m), is zero on average: it is subtracted, which leaves the bias
-as it is and an error of order α.
+θ_n depends on the samples ξ_m, m < n, so that they are no longer draws from d^{π_m} once θ_n is
+known. With ω = d^{π_n}/d^{π_m} this dependence is the only source of bias. The policy ratio
+ω̂ = π_n/π_m adds another, as it leaves old states as they came: it estimates
+E_{d^{π_m}(s) π_n(a|s)}[G] and not ∇η(θ_n), by a difference of order d^{π_m} − d^{π_n}, and so of
+order θ_n − θ_m = O(α).
+
+What is measured. Section 2.4 speaks of E[ · | θ_1], which no experiment can average over: θ_1 is
+another number in every replication, and here, where samples are discrete, it determines them all.
+So *bias* is E[ĝ_n − ∇η(θ_n)] over everything but θ_0, with ∇η(θ_n) exact in each replication, and
+*variance* is the trace of the covariance of ĝ_n − ∇η(θ_n). The bias of the part from old samples is
+small beside its noise. The noise that they had when fresh, the mean of G(ξ_m, θ_m) − ∇η(θ_m), is
+zero on average: it is subtracted as a control variate, which leaves the bias as it is and an error
+of order α.
 """
 
 import dataclasses
@@ -22,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
+from matplotlib.axes import Axes
 
 from recollect.algorithms import NPG
 from recollect.algorithms.base import State, begin, bind, estimate_advantages
@@ -36,12 +43,14 @@ from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, tabular_softmax_policy
 from recollect.report.plot import COLOURS
 from recollect.runtime import one_blas_thread
+from recollect.statistics import jackknife
 from recollect.theory.enumeration import batch_of_cells, check_outcomes, outcomes, small_mdp
 from recollect.theory.findings import Findings, panels
-from recollect.theory.ode import BLOCK, draw_tabular, interval, jackknife
+from recollect.theory.ode import BLOCK, check_replications, draw_tabular, interval
 from recollect.tree import flatten, traced_floats
 
 NAMES = {"occupancy": "ω", "policy": "ω̂"}
+"""How tables and pictures write the ratios."""
 
 
 class Deviations(NamedTuple):
@@ -50,11 +59,19 @@ class Deviations(NamedTuple):
     fresh: Float[Array | np.ndarray, "*axes d"]
     """Of the mean of G over the samples of iteration n."""
     old: Float[Array | np.ndarray, "*axes d"]
-    """Of the mean of ω G over the samples of the K − 1 iterations before it; NaN if there are none."""
+    """Of the mean of ω G over the samples of the K − 1 iterations before it; NaN if there are
+    none."""
 
 
 def deviations(algorithm: NPG, env: Tabular, state: State, batch: Batch) -> Deviations:
-    """The two parts of the estimate that `algorithm` makes of the gradient from its history and a fresh batch."""
+    """The two parts of the gradient estimate from a history and a fresh batch, minus ∇η(θ_n).
+
+    Args:
+        algorithm: whose estimate it is.
+        env: the finite MDP, which knows ∇η.
+        state: θ_n and the history.
+        batch: the samples of iteration n.
+    """
     bound = bind(algorithm, env)
     start = begin(bound, state, Rollout.of(batch))
     advantages, _ = estimate_advantages(bound, start)
@@ -93,7 +110,7 @@ def _start(
 
 @eqx.filter_jit
 def _enumerated(algorithm: NPG, env: Tabular, policy: AbstractPolicy, samples: int):
-    """θ_1 and the deviations there for every outcome of the first batch, and the outcomes' probabilities."""
+    """θ_1 and the old part's deviation there for every first batch, and their probabilities."""
     draws, probabilities = outcomes(env, policy, samples)
 
     def one(cells):
@@ -109,7 +126,15 @@ def _enumerated(algorithm: NPG, env: Tabular, policy: AbstractPolicy, samples: i
 
 
 def controlled(run: Deviations, window: int) -> Float[np.ndarray, "replication iteration d"]:
-    """Old parts less the noise that their samples had when fresh, from the first iteration that has a full window on."""
+    """Old parts less the noise that their samples had when fresh.
+
+    Args:
+        run: of all iterations.
+        window: K.
+
+    Returns:
+        From the first iteration that has a full window on.
+    """
     total = np.cumsum(run.fresh, axis=1)
     before = np.concatenate([np.zeros_like(total[:, :1]), total[:, :-1]], axis=1)[:, window - 1 :]
     earlier = np.concatenate([np.zeros_like(total[:, :1]), total], axis=1)[:, : before.shape[1]]
@@ -118,12 +143,14 @@ def controlled(run: Deviations, window: int) -> Float[np.ndarray, "replication i
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-    """How large is the bias of reuse, and does it vanish with the step size (section 2.4, Lemma 2)? Does reuse lower the variance?
+    """How large is the bias of reuse (section 2.4, Lemma 2)? Does reuse lower the variance?
 
-    On a chain of three states with exact advantages, from a policy that prefers the wrong way. *First K iterations* (two in section 2.4):
-    K − 1 steps of size α from θ_0, then the estimate from all K batches. *Training*: steps of size α n^−β, and the estimate in every
-    iteration, averaged over five stretches of n from 2K on. The example as printed, with one batch for gradient and Fisher matrix, is small
-    enough to be enumerated: its bias is exact.
+    Lemma 2 says that the bias vanishes with the step size. On a chain of three states with exact
+    advantages, from a policy that prefers the wrong way. *First K iterations* (two in section 2.4):
+    K − 1 steps of size α from θ_0, then the estimate from all K batches. *Training*: steps of size
+    α n^−β, and the estimate in every iteration, averaged over five stretches of n from 2K on. The
+    example as printed, with one batch for gradient and Fisher matrix, is small enough to be
+    enumerated: its bias is exact.
     """
 
     windows: tuple[int, ...] = (2, 5)
@@ -141,69 +168,59 @@ class Bias:
     damping: float = 0.1
     """ε, added to the diagonal of the Fisher matrix."""
     independent_fisher: bool = True
-    """A second batch for the Fisher matrix, as assumption A.1.7 asks; without it, one batch for both, as in the example of section 2.4."""
+    """A second batch for the Fisher matrix, as assumption A.1.7 asks; without it, one batch for
+    both, as in the example of section 2.4."""
     replications: int = 2000
     """Over which means are taken."""
     mdp: Path | None = None
-    """A finite MDP of your own in the place of the chain: a NumPy file with transitions, rewards, initial, discount."""
+    """A finite MDP of your own in the place of the chain: a NumPy file with transitions, rewards,
+    initial, discount."""
     seed: int = 0
     """Of the samples."""
 
     def __post_init__(self):
+        remedy = "give at least 2, as nothing old is reused with less"
         for window in self.windows:
             check_count("windows", window)
-            check_number(
-                "windows",
-                window,
-                low=2,
-                remedy="give at least 2, as nothing old is reused with less",
-            )
+            check_number("windows", window, low=2, remedy=remedy)
         if not self.windows or len(self.step_sizes) < 4:
             raise ValueError(
-                f"windows={self.windows!r}, step_sizes={self.step_sizes!r}: give a window and at least 4 step sizes."
+                f"windows={self.windows!r}, step_sizes={self.step_sizes!r}: "
+                "give a window and at least 4 step sizes."
             )
         for field in ("step_sizes", "step_size", "damping"):
             values = getattr(self, field)
             for value in values if isinstance(values, tuple) else (values,):
                 check_number(field, value, low=0, open_low=True, remedy="give a number above 0")
-        check_number(
-            "decay",
-            self.decay,
-            low=0,
-            open_low=True,
-            remedy="give a number above 0, so that step sizes differ",
-        )
+        remedy = "give a number above 0, so that step sizes differ"
+        check_number("decay", self.decay, low=0, open_low=True, remedy=remedy)
         check_count("iterations", self.iterations)
         least = 4 * max(self.windows)
-        check_number(
-            "iterations",
-            self.iterations,
-            low=least,
-            remedy=f"give at least 4 times the largest window, {least}",
-        )
+        remedy = f"give at least 4 times the largest window, {least}"
+        check_number("iterations", self.iterations, low=least, remedy=remedy)
         check_count("samples", self.samples)
         check_outcomes(self.env, self.samples)
-        check_count("replications", self.replications)
-        check_number(
-            "replications",
-            self.replications,
-            low=2,
-            remedy="give at least 2, so that errors can be told",
-        )
+        check_replications(self.replications)
 
     @property
     def env(self) -> Tabular:
+        """The MDP."""
         return small_mdp(self.mdp)
 
     @property
     def start(self) -> AbstractPolicy:
-        """θ_0: the first action is preferred in every state, on the chain (where it leads left) with probability 0.73."""
+        """θ_0: the first action is preferred in every state.
+
+        On the chain, where it leads left, it has probability 0.73.
+        """
         prefer = jnp.where(jnp.arange(self.env.rewards.shape[1]) == 0, 0.5, -0.5)[:, None]
         return jax.tree.map(lambda θ: θ + prefer, tabular_softmax_policy(*self.env.rewards.shape))
 
     def algorithm(
         self, window: int, ratio: Ratio, step_size: float, decay: float, independent_fisher: bool
     ) -> NPG:
+        """RNPG with the settings of the experiment; numbers are traced, so that one program serves
+        all step sizes."""
         algorithm = NPG(
             window=window,
             fisher_window=1,
@@ -220,7 +237,9 @@ class Bias:
 
     def simulate(self, algorithm: NPG, iterations: int) -> Deviations:
         """Deviations in every iteration from θ_0 on, with axes replication, iteration, d."""
-        env, key, steps = self.env, jax.random.key(self.seed), []
+        env = self.env
+        key = jax.random.key(self.seed)
+        steps = []
         states = _start(algorithm, env, self.start, self.samples, self.replications)
         for n in range(iterations):
             normal = jax.random.normal(
@@ -228,20 +247,21 @@ class Bias:
             )
             states, step = _step(algorithm, env, states, normal)
             steps.append(step)
-        return Deviations(
-            *(np.stack(parts, axis=1).astype(float) for parts in zip(*steps, strict=True))
-        )
+        joined = lambda parts: np.stack(parts, axis=1).astype(float)
+        return Deviations(*[joined(parts) for parts in zip(*steps, strict=True)])
 
     def enumerate(self, ratio: Ratio, step_size: float) -> tuple[Float[np.ndarray, " d"], int, int]:
-        """Section 2.4 as printed: the exact bias of the old part at θ_1, how many values θ_1 takes, how many outcomes the first batch."""
-        θ, old, probabilities = _enumerated(
-            self.algorithm(2, ratio, step_size, 0.0, False), self.env, self.start, self.samples
-        )
-        return (
-            np.asarray(probabilities @ old),
-            len(np.unique(np.asarray(θ).round(5), axis=0)),
-            len(old),
-        )
+        """Section 2.4 as printed, by enumeration.
+
+        Returns:
+            The exact bias of the old part at θ_1, how many values θ_1 takes, and how many outcomes
+            the first batch has.
+        """
+        algorithm = self.algorithm(2, ratio, step_size, 0.0, False)
+        θ, old, probabilities = _enumerated(algorithm, self.env, self.start, self.samples)
+        # Equal up to rounding in single precision.
+        values = np.unique(np.asarray(θ).round(5), axis=0)
+        return np.asarray(probabilities @ old), len(values), len(old)
 
     def stretches(self, window: int) -> list[range]:
         """Five stretches of iterations n, from 2K to the last, of even length in log n."""
@@ -249,62 +269,57 @@ class Bias:
         return [range(low, high) for low, high in itertools.pairwise(edges)]
 
     def run(self) -> Findings:
-        rows, powers = [], {}
+        """Enumerate, simulate both parts for every window and ratio, and fit powers of α."""
+        rows = []
+        powers = {}
+        # Powers of α are fitted to the smaller half of the step sizes.
+        small = np.argsort(self.step_sizes)[: len(self.step_sizes) // 2]
         with one_blas_thread():
             exact = {
                 ratio: [self.enumerate(ratio, α) for α in self.step_sizes]
                 for ratio in get_args(Ratio)
             }
-            for window in self.windows:
-                for ratio in get_args(Ratio):
-                    first, first_samples = self._first(
-                        window, ratio, exact[ratio] if window == 2 else None
-                    )
-                    training, training_samples = self._training(window, ratio)
-                    rows += first + training
-                    half = len(self.step_sizes) // 2
-                    powers[window, ratio] = [
-                        self._power(
-                            sorted(self.step_sizes)[:half],
-                            first_samples[:, np.argsort(self.step_sizes)[:half]],
-                        ),
-                        self._power([row["step_size"] for row in training], training_samples),
-                    ]
+            for window, ratio in itertools.product(self.windows, get_args(Ratio)):
+                enumerated = exact[ratio] if window == 2 else None
+                first, first_samples = self._first(window, ratio, enumerated)
+                training, training_samples = self._training(window, ratio)
+                rows += first + training
+                rates = [row["step_size"] for row in training]
+                powers[window, ratio] = [
+                    self._power(np.array(self.step_sizes)[small], first_samples[:, small]),
+                    self._power(rates, training_samples),
+                ]
         return Findings(rows, self._words(rows, powers, exact), {"bias": self._draw(rows)})
 
     def _first(self, window: int, ratio: Ratio, exact):
         """Rows of the first K iterations, and the samples of the bias by step size."""
-        rows, samples = [], []
+        rows = []
+        samples = []
+        last = range(window, window + 1)
         for index, α in enumerate(self.step_sizes):
-            run = self.simulate(
-                self.algorithm(window, ratio, α, 0.0, self.independent_fisher), window
-            )
+            algorithm = self.algorithm(window, ratio, α, 0.0, self.independent_fisher)
+            run = self.simulate(algorithm, window)
             samples.append(controlled(run, window)[:, 0])
             bias = None if exact is None else float(np.linalg.norm(exact[index][0]))
-            rows.append(
-                self._row(
-                    "first K", window, ratio, range(window, window + 1), α, run, samples[-1], bias
-                )
-            )
+            rows.append(self._row("first K", window, ratio, last, α, run, samples[-1], bias))
         return rows, np.stack(samples, axis=1)
 
     def _training(self, window: int, ratio: Ratio):
         """Rows of the stretches of training, and the samples of the bias by stretch."""
-        run = self.simulate(
-            self.algorithm(window, ratio, self.step_size, self.decay, self.independent_fisher),
-            self.iterations,
+        algorithm = self.algorithm(
+            window, ratio, self.step_size, self.decay, self.independent_fisher
         )
-        free = controlled(run, window)
+        run = self.simulate(algorithm, self.iterations)
+        without_noise = controlled(run, window)
         stretches = self.stretches(window)
-        samples = [free[:, [n - window for n in stretch]].mean(1) for stretch in stretches]
-        rates = [
-            float(np.mean(self.step_size * np.array(stretch, float) ** -self.decay))
-            for stretch in stretches
-        ]
+        # The first of them belongs to iteration n = K.
+        samples = [without_noise[:, [n - window for n in stretch]].mean(1) for stretch in stretches]
+        rate = lambda n: self.step_size * np.array(n, float) ** -self.decay
+        rates = [float(np.mean(rate(stretch))) for stretch in stretches]
         parts = zip(stretches, rates, samples, strict=True)
         rows = [
-            self._row("training", window, ratio, stretch, α, run, some, None)
-            for stretch, α, some in parts
+            self._row("training", window, ratio, stretch, α, run, sample, None)
+            for stretch, α, sample in parts
         ]
         return rows, np.stack(samples, axis=1)
 
@@ -319,11 +334,13 @@ class Bias:
         samples: Float[np.ndarray, "replication d"],
         exact,
     ) -> dict:
-        """Biases are norms of vectors; the total is what remains of the old part beside a fresh one without bias."""
+        """The figures of a stretch of iterations. Biases are norms of vectors; the total is what
+        remains of the old part beside a fresh one without bias."""
         bias, error = jackknife(lambda x: np.linalg.norm(x.mean(0)), samples)
-        at = [n - 1 for n in stretch]
-        variance = lambda x: float(x[:, at].var(0, ddof=1).sum(-1).mean())
-        old, fresh = variance(run.old), variance(run.fresh)
+        places = [n - 1 for n in stretch]
+        variance = lambda x: float(x[:, places].var(0, ddof=1).sum(-1).mean())
+        old = variance(run.old)
+        fresh = variance(run.fresh)
         return dict(
             part=part,
             window=window,
@@ -343,10 +360,8 @@ class Bias:
     @staticmethod
     def _power(rates, samples: Float[np.ndarray, "replication rate d"]) -> tuple[float, float]:
         """p of ‖bias‖ ∝ α^p, by least squares in logs, and its standard error."""
-        return jackknife(
-            lambda x: np.polyfit(np.log(rates), np.log(np.linalg.norm(x.mean(0), axis=-1)), 1)[0],
-            samples,
-        )
+        log_bias = lambda x: np.log(np.linalg.norm(x.mean(0), axis=-1))
+        return jackknife(lambda x: np.polyfit(np.log(rates), log_bias(x), 1)[0], samples)
 
     def _printed(self, exact) -> str:
         """‖bias‖ at the smallest and the largest step size."""
@@ -358,6 +373,7 @@ class Bias:
         )
 
     def _words(self, rows, powers, exact) -> str:
+        """What the rows and the fitted powers say."""
         show = lambda part: ", ".join(
             f"K={window} {NAMES[ratio]} [{low:.2f}, {high:.2f}]"
             for (window, ratio), fits in powers.items()
@@ -366,16 +382,20 @@ class Bias:
         shrinks = lambda part: sum(interval(*fits[part])[0] > 0 for fits in powers.values())
         total = len(powers)
         words = [
-            f"First K iterations: for small α the old part's bias falls as α^p, p in\n  {show(0)}; it falls for {shrinks(0)} of {total}.",
-            f"Training: against α_n the bias falls with p in\n  {show(1)}; it falls for {shrinks(1)} of {total}.",
+            "First K iterations: for small α the old part's bias falls as α^p, p in\n"
+            f"  {show(0)}; it falls for {shrinks(0)} of {total}.",
+            "Training: against α_n the bias falls with p in\n"
+            f"  {show(1)}; it falls for {shrinks(1)} of {total}.",
         ]
         two = [row for row in rows if row["condition"] is not None and row["part"] == "first K"]
         if two:
             worst = max(two, key=lambda row: row["condition"])
+            lowers = "lowers" if worst["condition"] < 1 else "does not always lower"
             words += [
                 f"Two iterations as printed, enumerated: bias {self._printed(exact)}.",
-                f"Z'/(3 Var(G)/(4B)) is at most {worst['condition']:.2f} (α = {worst['step_size']:g}, {NAMES[worst['ratio']]}): reuse "
-                f"{'lowers' if worst['condition'] < 1 else 'does not always lower'} the variance.",
+                f"Z'/(3 Var(G)/(4B)) is at most {worst['condition']:.2f} "
+                f"(α = {worst['step_size']:g}, {NAMES[worst['ratio']]}): "
+                f"reuse {lowers} the variance.",
             ]
         values, outcomes = exact["occupancy"][int(np.argmax(self.step_sizes))][1:]
         given = (
@@ -389,85 +409,68 @@ class Bias:
         return "\n".join(words)
 
     def _draw(self, rows):
+        """Bias against the step size, variance along training, and section 2.4's condition."""
         figure, (first, training, variance, condition) = panels(2, 2)
-        left, right = min(self.step_sizes), self.iterations
         for window, colour in zip(self.windows, COLOURS[1:], strict=False):
             for ratio, marker, line in (("occupancy", "o", "-"), ("policy", "D", "--")):
-                some = lambda part, ratio=ratio, window=window: [
-                    r for r in rows if (r["part"], r["window"], r["ratio"]) == (part, window, ratio)
-                ]
-                column = lambda rows, name: np.array([row[name] for row in rows])
+                label = f"K = {window}, {NAMES[ratio]}"
                 style: dict[str, Any] = dict(
                     color=colour,
                     marker=marker,
                     linestyle=line,
                     markerfacecolor="none" if marker == "D" else colour,
                     markersize=5,
+                    label=label,
                 )
-                label = f"K = {window}, {NAMES[ratio]}"
-                for axes, part, name in (
-                    (first, "first K", "step_size"),
-                    (training, "training", "step_size"),
-                ):
-                    errors = 1.96 * column(some(part), "standard_error")
-                    axes.errorbar(
-                        column(some(part), name),
-                        column(some(part), "bias_old"),
-                        errors,
-                        capsize=2,
-                        label=label,
-                        **style,
-                    )
-                middle = np.sqrt(np.prod(column(some("training"), "iteration"), axis=1))
-                shares = column(some("training"), "variance_total") / column(
-                    some("training"), "variance_fresh"
-                )
-                variance.plot(middle, shares, label=label, **style)
+                early = _columns(rows, part="first K", window=window, ratio=ratio)
+                late = _columns(rows, part="training", window=window, ratio=ratio)
+                for axes, part in ((first, early), (training, late)):
+                    errors = 1.96 * part["standard_error"]
+                    axes.errorbar(part["step_size"], part["bias_old"], errors, capsize=2, **style)
+                middle = np.sqrt(np.prod(late["iteration"], axis=1))
+                shares = late["variance_total"] / late["variance_fresh"]
+                variance.plot(middle, shares, **style)
                 if window == 2:
-                    α = column(some("first K"), "step_size")
-                    first.plot(
-                        α,
-                        column(some("first K"), "enumerated"),
-                        "x" if marker == "o" else "+",
-                        color="black",
-                        label=f"as printed, {NAMES[ratio]}",
-                    )
-                    condition.plot(α, column(some("first K"), "condition"), label=label, **style)
+                    cross = "x" if marker == "o" else "+"
+                    printed = f"as printed, {NAMES[ratio]}"
+                    α = early["step_size"]
+                    first.plot(α, early["enumerated"], cross, color="black", label=printed)
+                    condition.plot(α, early["condition"], **style)
+        self._finish_biases(first, training, rows)
+        self._finish_variances(variance, condition)
+        return figure
+
+    def _finish_biases(self, first: Axes, training: Axes, rows) -> None:
+        """Guides, titles and scales of the upper panels."""
         for axes, part in ((first, "first K"), (training, "training")):
-            some = [row for row in rows if row["part"] == part]
-            α = np.sort([row["step_size"] for row in some])[[0, -1]]
-            axes.plot(
-                α,
-                min(row["bias_old"] for row in some) * 0.6 * α / α[0],
-                ":",
-                color="black",
-                label="∝ α",
-            )
+            columns = _columns(rows, part=part)
+            α = np.sort(columns["step_size"])[[0, -1]]
+            guide = columns["bias_old"].min() * 0.6 * α / α[0]
+            axes.plot(α, guide, ":", color="black", label="∝ α")
             axes.set(xscale="log", yscale="log", ylabel="‖bias‖ of the old part")
         first.set(title="First K iterations, constant step", xlabel="step size α")
         first.legend(frameon=False, fontsize=8, ncols=2, loc="lower right")
-        training.set(
-            title=f"Training, $α_n$ = {self.step_size:g} $n^{{-{self.decay:g}}}$",
-            xlabel="step size $α_n$",
-        )
+        title = f"Training, $α_n$ = {self.step_size:g} $n^{{-{self.decay:g}}}$"
+        training.set(title=title, xlabel="step size $α_n$")
         training.tick_params(axis="x", which="minor", labelbottom=False)
+
+    def _finish_variances(self, variance: Axes, condition: Axes) -> None:
+        """Guides, titles and scales of the lower panels."""
+        above = "above, reuse raises the variance"
         variance.axhline(1, color="black", linewidth=1)
-        variance.set(
-            title="Training: variance with reuse / without",
-            xlabel="iteration n",
-            xlim=(0, right),
-            ylim=(0, 1.1),
-        )
+        title = "Training: variance with reuse / without"
+        variance.set(title=title, xlabel="iteration n", xlim=(0, self.iterations), ylim=(0, 1.1))
+        variance.text(self.iterations, 1.03, above, fontsize=8, ha="right")
         condition.axhline(1, color="black", linewidth=1)
         condition.axhline(1 / 3, color="black", linewidth=1, linestyle=":")
-        condition.set(
-            title="Two iterations: Z′ / (3 Var(G) / 4B)",
-            xlabel="step size α",
-            xscale="log",
-            ylim=(0, 1.1),
-        )
-        condition.text(left, 1.03, "above, reuse raises the variance", fontsize=8)
-        variance.text(right, 1.03, "above, reuse raises the variance", fontsize=8, ha="right")
+        title = "Two iterations: Z′ / (3 Var(G) / 4B)"
+        condition.set(title=title, xlabel="step size α", xscale="log", ylim=(0, 1.1))
+        condition.text(min(self.step_sizes), 1.03, above, fontsize=8)
         for axes in (variance, condition):
             axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, 0.9))
-        return figure
+
+
+def _columns(rows, **chosen) -> dict[str, np.ndarray]:
+    """The columns of the rows that have the chosen values."""
+    some = [row for row in rows if all(row[name] == value for name, value in chosen.items())]
+    return {name: np.array([row[name] for row in some]) for name in some[0]}

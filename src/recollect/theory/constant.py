@@ -88,6 +88,7 @@ class Constant:
             check_number(field, getattr(self, field), low=8, remedy=remedy)
 
     def run(self) -> Findings:
+        """Simulate every problem, window, ratio and step size, and compare with theory."""
         problems = [local_problem(name) for name in self.problems]
         tasks = [task for problem in problems for task in self.tasks(problem)]
         rows = []
@@ -217,7 +218,14 @@ class Predicted:
 
 
 def predicted_errors(problem: Local, window: int, ratio: Ratio, step_size: float) -> Predicted:
-    """The traces of `arma_covariance` and, for the policy ratio, of `delayed_covariance`."""
+    """The traces of `arma_covariance` and, for the policy ratio, of `delayed_covariance`.
+
+    Args:
+        problem: LQC or the corridor.
+        window: K.
+        ratio: of the importance weights.
+        step_size: α.
+    """
     noises = (problem.averaged, problem.white, window, step_size)
     arma = float(np.trace(arma_covariance(problem.drift, *noises)))
     if ratio == "occupancy" or not problem.delay.any():
@@ -246,6 +254,7 @@ class Fall:
 
     @property
     def is_certain(self) -> bool:
+        """Whether the error falls beyond its interval."""
         return self.interval[1] < 1
 
 
@@ -253,8 +262,11 @@ def falls(rows: Sequence[Row]) -> list[Fall]:
     """Neighbouring windows compared, for each step size.
 
     Both errors come from runs of their own, so the squared half widths of their logs add.
+
+    Args:
+        rows: of one problem and one ratio, with those of K = 1.
     """
-    found = []
+    comparisons = []
     for step in sorted({row["step"] for row in rows}):
         chosen = [row for row in rows if row["step"] == step]
         chosen.sort(key=lambda row: row["window"])
@@ -263,8 +275,8 @@ def falls(rows: Sequence[Row]) -> list[Fall]:
             reach = float(np.exp(np.hypot(*half)))
             ratio = large["error"] / small["error"]
             name = f"α = {large['step_size']:.3g}, K = {small['window']} → {large['window']}"
-            found.append(Fall(name, ratio, (ratio / reach, ratio * reach)))
-    return found
+            comparisons.append(Fall(name, ratio, (ratio / reach, ratio * reach)))
+    return comparisons
 
 
 def near(row: Row) -> bool:
@@ -274,7 +286,12 @@ def near(row: Row) -> bool:
 
 
 def words(problem: Local, rows: Sequence[Row]) -> str:
-    """What the rows of one problem say."""
+    """What the rows of one problem say.
+
+    Args:
+        problem: LQC or the corridor.
+        rows: of all its cells.
+    """
     vanilla = [row for row in rows if row["ratio"] == "none"]
     known = [dict(over=row["error"] / row["exact"]) for row in vanilla if row["exact"]]
     exactly = f" and {_span(known, 'over')} of the exact one" if known else ""

@@ -32,7 +32,16 @@ def draws_as_batch(
     actions: Shaped[Array, "sample ..."],
     rewards,
 ) -> Batch:
-    """Independent draws. None has a successor, as exact advantages do not ask for it: each state stands for its own."""
+    """Independent draws as a batch of episodes of one step.
+
+    None has a successor, as exact advantages do not ask for it: each state stands for its own.
+
+    Args:
+        policy: that drew the actions.
+        observations: of the states.
+        actions: in them.
+        rewards: for them.
+    """
     no = jnp.zeros((len(rewards), 1), bool)
     return Batch(
         observations=observations[:, None],
@@ -63,7 +72,8 @@ def check_outcomes(env: Tabular, samples: int) -> None:
     outcomes = comb(samples + cells - 1, samples)
     if outcomes > MOST_OUTCOMES:
         raise ValueError(
-            f"samples={samples} among {cells} pairs of state and action have {outcomes:,} outcomes, and all are enumerated; "
+            f"samples={samples} among {cells} pairs of state and action have {outcomes:,} "
+            "outcomes, and all are enumerated; "
             f"give fewer samples or a smaller MDP (at most {MOST_OUTCOMES:,})."
         )
 
@@ -71,7 +81,19 @@ def check_outcomes(env: Tabular, samples: int) -> None:
 def unordered_draws(
     samples: int, cells: int
 ) -> tuple[Int[np.ndarray, "outcome sample"], Float[np.ndarray, " outcome"]]:
-    """All outcomes of `samples` draws among `cells`, order aside, and the log of how many orders each has."""
+    """All outcomes of some draws, order aside, and the log of how many orders each has.
+
+    Args:
+        samples: draws.
+        cells: among which they are made.
+
+    Example:
+        >>> draws, log_orders = unordered_draws(samples=2, cells=2)
+        >>> draws.tolist()
+        [[0, 0], [0, 1], [1, 1]]
+        >>> np.exp(log_orders).round(6).tolist()
+        [1.0, 2.0, 1.0]
+    """
     draws = np.array(list(itertools.combinations_with_replacement(range(cells), samples)))
     counts = (draws[:, :, None] == np.arange(cells)).sum(1)
     return draws, lgamma(samples + 1) - np.vectorize(lgamma)(counts + 1.0).sum(1)
@@ -83,19 +105,24 @@ def outcomes(
     """All outcomes of `samples` independent draws from d^π(s, a), and their probabilities."""
     draws, log_orders = unordered_draws(samples, env.rewards.size)
     log_occupancy = jnp.log(occupancy_of_cells(env, policy))
-    return jnp.asarray(draws), jnp.exp(
-        jnp.asarray(log_orders, log_occupancy.dtype) + log_occupancy[draws].sum(-1)
-    )
+    log_probability = jnp.asarray(log_orders, log_occupancy.dtype) + log_occupancy[draws].sum(-1)
+    return jnp.asarray(draws), jnp.exp(log_probability)
 
 
 def mean_inverse_fisher(
     env: Tabular, policy: AbstractPolicy, samples: int, damping: float
 ) -> Float[Array, "d d"]:
-    """F̄⁻¹(θ), by enumeration."""
+    """F̄⁻¹(θ) = E[(εI + Σ_{i≤B} S(ξ_i, θ)/B)⁻¹], by enumeration.
+
+    Args:
+        env: the finite MDP.
+        policy: θ.
+        samples: B.
+        damping: ε.
+    """
     every = batch_of_cells(env, policy, jnp.arange(env.rewards.size))
     scores = score_matrix(policy, every.observations[:, 0], every.actions[:, 0])[1].columns().T
     draws, probabilities = outcomes(env, policy, samples)
     estimates = jax.vmap(lambda draw: scores[draw].T @ scores[draw] / samples)(draws)
-    return jnp.einsum(
-        "n,nde->de", probabilities, jnp.linalg.inv(estimates + damping * jnp.eye(scores.shape[1]))
-    )
+    inverses = jnp.linalg.inv(estimates + damping * jnp.eye(scores.shape[1]))
+    return jnp.einsum("n,nde->de", probabilities, inverses)

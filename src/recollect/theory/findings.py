@@ -1,19 +1,20 @@
 """What an experiment of the laboratory gives back, and how it is shown and kept.
 
-An experiment is a frozen dataclass whose fields are its settings (and so its flags on the command line) with a method
-`run() -> Findings`.
+An experiment is a frozen dataclass whose fields are its settings (and so its flags on the command
+line) with a method `run() -> Findings`.
 """
 
-import csv
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
+
+from recollect.report.plot import panels as panels
+from recollect.report.plot import save
+from recollect.report.tables import write_csv
 
 Value = float | int | str | bool | Sequence[float] | None
 
@@ -30,41 +31,33 @@ class Findings:
     """By file name without its ending."""
 
     def table(self) -> Table:
+        """The rows as a table for the terminal."""
         table = Table(*self.rows[0])
         for row in self.rows:
             table.add_row(*[_text(value) for value in row.values()])
         return table
 
     def write(self, folder: Path) -> list[Path]:
-        """The pictures, table.csv and verdict.txt in a folder; the pictures are closed."""
+        """Write the pictures, table.csv and verdict.txt, and close the pictures.
+
+        Args:
+            folder: where they go; it is made if it is not there.
+
+        Returns:
+            The paths of what was written.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{name}.png" for name in self.pictures]
         for path, picture in zip(paths, self.pictures.values(), strict=True):
-            picture.savefig(path, dpi=150)
-            plt.close(picture)
-        with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(self.rows[0])
-            writer.writerows([_text(value) for value in row.values()] for row in self.rows)
+            save(picture, path)
+        cells = [[_text(value) for value in row.values()] for row in self.rows]
+        write_csv(folder / "table.csv", self.rows[0], cells)
         (folder / "verdict.txt").write_text(self.verdict + "\n", encoding="utf-8")
         return [*paths, folder / "table.csv", folder / "verdict.txt"]
 
 
-def panels(
-    rows: int, columns: int, width: float = 5.2, height: float = 3.6
-) -> tuple[Figure, list[Axes]]:
-    """A picture of several axes, row by row, in the style of the house."""
-    figure, grid = plt.subplots(
-        rows, columns, figsize=(width * columns, height * rows), layout="constrained", squeeze=False
-    )
-    axes = list(grid.ravel())
-    for one in axes:
-        one.spines[["top", "right"]].set_visible(False)
-        one.grid(alpha=0.25)
-    return figure, axes
-
-
 def _text(value: Any) -> str:
+    """A cell of a table: numbers with six digits, intervals in brackets, nothing for None."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(_text(part) for part in value)}]"
     return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)

@@ -89,6 +89,19 @@ def delayed_covariance(
 
     as with the policy ratio ω̂. One Lyapunov equation for the last K errors and K − 1 noises.
     Without delay it is `arma_covariance`, whose other arguments it takes.
+
+    Args:
+        drift: 𝒢.
+        delay: 𝒟.
+        averaged: S₁ = Σ₁/B.
+        white: S₂ = Σ₂/B.
+        window: K.
+        step: α.
+
+    >>> one = np.eye(1)
+    >>> errors = delayed_covariance(-one, 0 * one, one, one, window=3, step=0.5)
+    >>> bool(np.isclose(errors, arma_covariance(-one, one, one, window=3, step=0.5)))
+    True
     """
     _stable_transition(drift, window, step)
     size = len(drift)
@@ -121,6 +134,18 @@ def mean_error(
 
     Without delay it is (I + α𝒢)ⁿ e_0 for any window. With delay old errors are averaged over those
     that exist.
+
+    Args:
+        drift: 𝒢.
+        delay: 𝒟.
+        window: K.
+        step: α.
+        start: e_0.
+        iterations: n.
+
+    >>> one = np.eye(1)
+    >>> mean_error(-one, 0 * one, window=5, step=0.5, start=np.ones(1), iterations=2).tolist()
+    [0.25]
     """
     errors = [np.asarray(start, float)]
     for _ in range(iterations):

@@ -113,7 +113,7 @@ def local_problem(name: Name) -> Local:
 
 
 def _lqc(batch: int, damping: float) -> Local:
-    found = lqc.moments(batch, window=1, damping=damping)
+    moments = lqc.moments(batch, window=1, damping=damping)
     matrix = lambda number: np.array([[number]])
     return Local(
         name="LQC",
@@ -123,9 +123,9 @@ def _lqc(batch: int, damping: float) -> Local:
         batch=batch,
         damping=damping,
         bound=5.0,
-        drift=matrix(found.drift),
-        averaged=matrix(found.sigma_1 / batch),
-        white=matrix(found.sigma_2 / batch),
+        drift=matrix(moments.drift),
+        averaged=matrix(moments.sigma_1 / batch),
+        white=matrix(moments.sigma_2 / batch),
         # G depends on s + a alone, whose law under ω̂ is that of the current policy.
         delay=matrix(0.0),
     )
@@ -135,7 +135,7 @@ def _corridor(batch: int, damping: float) -> Local:
     env = switched_corridor()
     start = corridor_policy()
     best = covariance.optimum(env, start)
-    found = covariance.moments(env, best, batch, damping)
+    moments = covariance.moments(env, best, batch, damping)
     return Local(
         name="corridor",
         env=env,
@@ -146,10 +146,10 @@ def _corridor(batch: int, damping: float) -> Local:
         # The first steps of a decaying schedule are large; further out, where policies are almost
         # deterministic, gradients are too small to bring them back in time.
         bound=2.5,
-        drift=found.drift,
-        averaged=found.sigma_1 / batch,
-        white=found.sigma_2 / batch,
-        delay=found.inverse_fisher @ state_drift(env, best),
+        drift=moments.drift,
+        averaged=moments.sigma_1 / batch,
+        white=moments.sigma_2 / batch,
+        delay=moments.inverse_fisher @ state_drift(env, best),
     )
 
 
@@ -194,6 +194,7 @@ class Task(NamedTuple):
 
     @property
     def updates(self) -> int:
+        """Of all runs together."""
         return len(self.rates) * int(self.checkpoints[-1])
 
     @property

@@ -1,12 +1,15 @@
-"""Theorem 1: with small steps the iterates follow an ordinary differential equation, whether or not samples are reused.
+"""Theorem 1: with small steps the iterates follow an ordinary differential equation.
+
+They do so whether or not samples are reused:
 
     θ' = F̄⁻¹(θ) ∇η(θ) + z      F̄⁻¹(θ) = E[(εI + Σ_{i≤B} S(ξ_i, θ)/B)⁻¹]      z keeps θ in a box
 
-The mean of the inverse is not the inverse of the mean: θ' = (εI + F)⁻¹ ∇η + z, with the exact Fisher matrix, is a wrong equation. It serves
-as a control, from which the distance must not vanish.
+The mean of the inverse is not the inverse of the mean: θ' = (εI + F)⁻¹ ∇η + z, with the exact
+Fisher matrix, is a wrong equation. It serves as a control, from which the distance must not vanish.
 
-On LQC F̄⁻¹ is a number, found by quadrature. On a chain of three states it is a finite sum over all outcomes of B draws, order aside:
-C(B + 5, B) inverses of 6×6 matrices for each evaluation. Paths cost replications × horizon/α updates for each step size α.
+On LQC F̄⁻¹ is a number, found by quadrature. On a chain of three states it is a finite sum over all
+outcomes of B draws, order aside: C(B + 5, B) inverses of 6×6 matrices for each evaluation. Paths
+cost replications × horizon/α updates for each step size α.
 """
 
 import dataclasses
@@ -21,6 +24,7 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float
+from matplotlib.axes import Axes
 
 from recollect.algorithms import NPG
 from recollect.algorithms.base import bind
@@ -33,6 +37,8 @@ from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
 from recollect.report.plot import COLOURS
 from recollect.runtime import one_blas_thread
+from recollect.statistics import jackknife as jackknife
+from recollect.statistics import standard_error
 from recollect.step.project import Box
 from recollect.theory.enumeration import (
     batch_of_cells,
@@ -47,9 +53,8 @@ from recollect.theory.lqc import inverse_fisher_moments
 from recollect.tree import flatten, traced_floats
 
 BLOCK = 1000
-"""Replications that run side by side: XLA on a CPU can wait for itself forever over batches of many thousand factorisations."""
-GROUPS = 20
-"""Groups of replications that the jackknife leaves out in turn."""
+"""Replications that run side by side: XLA on a CPU can wait for itself forever over batches of many
+thousand factorisations."""
 ODE_STEPS = 200
 """Runge-Kutta steps over the horizon; between them the solution is a straight line."""
 Drift = Callable[[Float[Array, " d"]], Float[Array, " d"]]
@@ -60,8 +65,10 @@ class Problem(eqx.Module):
 
     env: AbstractOracle
     start: AbstractPolicy
+    """θ_0."""
     draw: Callable[[Any, Any, Float[Array, "sample 3"]], Batch] = eqx.field(static=True)
-    """(env, policy, standard normal numbers) to independent draws from d^π, without the walks of `Draws`."""
+    """(env, policy, standard normal numbers) to independent draws from d^π, without the walks of
+    `Draws`."""
     drift: Drift = eqx.field(static=True)
     """F̄⁻¹(θ) ∇η(θ)."""
     naive_drift: Drift = eqx.field(static=True)
@@ -69,24 +76,45 @@ class Problem(eqx.Module):
 
 
 def lqc_problem(samples: int, damping: float) -> Problem:
+    """LQC from θ_0 = 1, where ∇η = −2θ/(1 − γ) and F = 1.
+
+    Args:
+        samples: B, draws for a Fisher matrix.
+        damping: ε.
+    """
     env = LQC()
     drift = lambda inverse: lambda θ: -2 * inverse * θ / (1 - env.discount)
     mean_inverse = inverse_fisher_moments(samples, damping)[0]
     return Problem(
-        env, ShiftPolicy(jnp.ones(())), draw_lqc, drift(mean_inverse), drift(1 / (1 + damping))
+        env=env,
+        start=ShiftPolicy(jnp.ones(())),
+        draw=draw_lqc,
+        drift=drift(mean_inverse),
+        naive_drift=drift(1 / (1 + damping)),
     )
 
 
 def tabular_problem(env: Tabular, samples: int, damping: float) -> Problem:
+    """A finite MDP from the uniform softmax policy.
+
+    Args:
+        env: the MDP.
+        samples: B, draws for a Fisher matrix.
+        damping: ε.
+    """
     start = tabular_softmax_policy(*env.rewards.shape)
     _, unflatten = flatten(start)
-    right = lambda θ: (
-        mean_inverse_fisher(env, unflatten(θ), samples, damping) @ env.gradient(unflatten(θ))
-    )
-    wrong = lambda θ: jnp.linalg.solve(
-        env.fisher(unflatten(θ)) + damping * jnp.eye(len(θ)), env.gradient(unflatten(θ))
-    )
-    return Problem(env, start, draw_tabular, right, wrong)
+
+    def drift(θ):
+        policy = unflatten(θ)
+        return mean_inverse_fisher(env, policy, samples, damping) @ env.gradient(policy)
+
+    def naive_drift(θ):
+        policy = unflatten(θ)
+        fisher = env.fisher(policy) + damping * jnp.eye(len(θ))
+        return jnp.linalg.solve(fisher, env.gradient(policy))
+
+    return Problem(env, start, draw_tabular, drift, naive_drift)
 
 
 def draw_lqc(env: LQC, policy: ShiftPolicy, normal: Float[Array, "sample 3"]) -> Batch:
@@ -107,7 +135,20 @@ def draw_tabular(env: Tabular, policy: AbstractPolicy, normal: Float[Array, "sam
 def integrate(
     drift: Drift, start: Float[Array, " d"], bound: float, horizon: float, steps: int = ODE_STEPS
 ) -> Float[Array, "point d"]:
-    """The projected equation at `steps` + 1 even times: fourth-order Runge-Kutta, put back into the box after each step."""
+    """The projected equation at `steps` + 1 even times, by fourth-order Runge-Kutta steps.
+
+    Args:
+        drift: the right side.
+        start: θ(0).
+        bound: every θ_i is put back between −bound and bound after each step.
+        horizon: the last time.
+        steps: how many there are.
+
+    Example:
+        >>> path = integrate(lambda θ: -θ, jnp.ones(1), bound=1.0, horizon=1.0)
+        >>> round(float(path[-1, 0]), 4)
+        0.3679
+    """
     h = horizon / steps
 
     def step(θ, _):
@@ -118,23 +159,25 @@ def integrate(
         θ = jnp.clip(θ + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4), -bound, bound)
         return θ, θ
 
-    return jnp.concatenate(
-        [start[None], jax.jit(lambda θ: lax.scan(step, θ, None, steps)[1])(start)]
-    )
-
-
-def jackknife(
-    statistic: Callable[[np.ndarray], Any], samples: Float[np.ndarray, "replication ..."]
-) -> tuple[float, float]:
-    """A statistic of all replications, and its standard error from leaving out groups of them in turn."""
-    group = np.arange(len(samples)) % min(GROUPS, len(samples))
-    without = np.array([statistic(samples[group != g]) for g in np.unique(group)])
-    return float(statistic(samples)), float(np.sqrt((len(without) - 1) * without.var()))
+    later = jax.jit(lambda θ: lax.scan(step, θ, None, steps)[1])(start)
+    return jnp.concatenate([start[None], later])
 
 
 def interval(value: float, error: float, width: float = 1.96) -> tuple[float, float]:
-    """95 % by the normal approximation, unless told otherwise."""
+    """value ± width × error; 95 % by the normal approximation if `width` is not given.
+
+    Example:
+        >>> interval(1.0, 0.5, width=2.0)
+        (0.0, 2.0)
+    """
     return value - width * error, value + width * error
+
+
+def check_replications(replications: int) -> None:
+    """Raise on fewer replications than a standard error needs."""
+    check_count("replications", replications)
+    remedy = "give at least 2, so that errors can be told"
+    check_number("replications", replications, low=2, remedy=remedy)
 
 
 SERIES: Mapping[str, tuple[bool, Ratio]] = {
@@ -149,20 +192,24 @@ TOGETHER = 2.394
 
 @dataclasses.dataclass(frozen=True)
 class Ode:
-    """Do VNPG and RNPG, with the exact ratio ω and with the policy ratio ω̂, follow the same differential equation (Theorem 1, Corollary 2)?
+    """Do VNPG and RNPG, with the exact ratio ω and with the policy ratio ω̂, follow the same ODE?
 
-    For each step size α, half the one before, paths run from the same start for the same time t_n = nα. Measured is
-    max_n ‖θ_n − θ(t_n)‖, averaged over replications. Its power of α is fitted, and so is what is left of it as α → 0.
+    Theorem 1 and Corollary 2 say so. For each step size α, half the one before, paths run from the
+    same start for the same time t_n = nα. Measured is max_n ‖θ_n − θ(t_n)‖, averaged over
+    replications. Its power of α is fitted, and so is what is left of it as α → 0.
     """
 
     window: int = 5
-    """K of RNPG: iterations reused in the gradient. The Fisher matrix always has fresh samples of its own (assumption A.1.7)."""
+    """K of RNPG: iterations reused in the gradient. The Fisher matrix always has fresh samples of
+    its own (assumption A.1.7)."""
     samples: int = 5
-    """B: independent draws from the occupancy measure for the gradient, and as many for the Fisher matrix."""
+    """B: independent draws from the occupancy measure for the gradient, and as many for the Fisher
+    matrix."""
     damping: float = 0.1
     """ε, added to the diagonal of the Fisher matrix."""
     bound: float = 1.2
-    """Every θ_i is kept between −bound and bound. The chain gets there within the default horizon."""
+    """Every θ_i is kept between −bound and bound. The chain gets there within the default
+    horizon."""
     horizon: float = 1.0
     """Time over which the equation is followed."""
     steps: int = 64
@@ -172,7 +219,8 @@ class Ode:
     replications: int = 128
     """Paths for each step size."""
     mdp: Path | None = None
-    """A finite MDP of your own in the place of the chain: a NumPy file with transitions, rewards, initial, discount."""
+    """A finite MDP of your own in the place of the chain: a NumPy file with transitions, rewards,
+    initial, discount."""
     seed: int = 0
     """Of the samples."""
 
@@ -180,39 +228,26 @@ class Ode:
         for field in ("window", "samples", "steps"):
             check_count(field, getattr(self, field))
         check_outcomes(small_mdp(self.mdp), self.samples)
+        positive: dict[str, Any] = dict(low=0, high=float("inf"), open_low=True, open_high=True)
         for field in ("damping", "horizon"):
-            check_number(
-                field,
-                getattr(self, field),
-                low=0,
-                high=float("inf"),
-                open_low=True,
-                open_high=True,
-                remedy="give a number above 0",
-            )
+            value = getattr(self, field)
+            check_number(field, value, **positive, remedy="give a number above 0")
         check_number("bound", self.bound, low=1, remedy="give at least 1, where LQC starts")
         check_count("halvings", self.halvings)
-        check_number(
-            "halvings",
-            self.halvings,
-            low=2,
-            remedy="give at least 2, as three step sizes are needed to extrapolate to none",
-        )
-        check_count("replications", self.replications)
-        check_number(
-            "replications",
-            self.replications,
-            low=2,
-            remedy="give at least 2, so that errors can be told",
-        )
+        remedy = "give at least 2, as three step sizes are needed to extrapolate to none"
+        check_number("halvings", self.halvings, low=2, remedy=remedy)
+        check_replications(self.replications)
 
     @property
     def step_sizes(self) -> Float[np.ndarray, " step"]:
+        """α, largest first."""
         return self.horizon / self.steps / 2.0 ** np.arange(self.halvings + 1)
 
     def run(self) -> Findings:
+        """Simulate all paths and compare them with the solutions of both equations."""
         figure, axes = panels(2, 2)
-        rows, words = [], []
+        rows = []
+        words = []
         with one_blas_thread():
             problems = {
                 "LQC": lqc_problem(self.samples, self.damping),
@@ -231,6 +266,7 @@ class Ode:
         return Findings(rows, "\n".join(words), {"ode": figure})
 
     def algorithm(self, env: AbstractOracle, series: str, step_size: float) -> NPG:
+        """The algorithm of a name in `SERIES`."""
         reuse, ratio = SERIES[series]
         algorithm = NPG(
             window=self.window if reuse else 1,
@@ -251,19 +287,18 @@ class Ode:
     ) -> tuple[Float[np.ndarray, "point d"], Float[np.ndarray, "point d"]]:
         """Of the right equation and of the wrong one."""
         start = flatten(problem.start)[0]
-        right, wrong = (
-            integrate(drift, start, self.bound, self.horizon)
-            for drift in (problem.drift, problem.naive_drift)
-        )
-        return np.asarray(right), np.asarray(wrong)
+        solve = lambda drift: np.asarray(integrate(drift, start, self.bound, self.horizon))
+        return solve(problem.drift), solve(problem.naive_drift)
 
     def paths(self, problem: Problem, series: str) -> list[Float[np.ndarray, "replication _ d"]]:
-        """θ_1, θ_2, … for each step size, largest first; 2^j · steps updates run as 2^j pieces, so that one program serves all."""
+        """θ_1, θ_2, … for each step size, largest first."""
         paths = []
         for halving, step_size in enumerate(self.step_sizes):
             algorithm = self.algorithm(problem.env, series, float(step_size))
             key = jax.random.fold_in(jax.random.key(self.seed), halving)
-            states, pieces = _start(algorithm, problem, self.samples, self.replications), []
+            states = _start(algorithm, problem, self.samples, self.replications)
+            pieces = []
+            # 2^j · steps updates run as 2^j pieces, so that one compiled program serves all.
             for piece in range(2**halving):
                 normal = jax.random.normal(
                     jax.random.fold_in(key, piece),
@@ -280,36 +315,38 @@ class Ode:
         solution: Float[np.ndarray, "point d"],
     ):
         """max_n ‖θ_n − θ(t_n)‖ for each replication and step size."""
-        far = lambda path: np.linalg.norm(path - self._at(solution, path.shape[1]), axis=-1).max(1)
-        return np.stack([far(path) for path in paths], axis=1)
+        gap = lambda path: path - self._at(solution, path.shape[1])
+        return np.stack([np.linalg.norm(gap(path), axis=-1).max(1) for path in paths], axis=1)
 
     def power(self, distances: Float[np.ndarray, "replication step"]) -> tuple[float, float]:
         """p of mean distance ∝ α^p, by least squares in logs, and its standard error."""
-        return jackknife(
-            lambda x: np.polyfit(np.log(self.step_sizes), np.log(x.mean(0)), 1)[0], distances
-        )
+        slope = lambda x: np.polyfit(np.log(self.step_sizes), np.log(x.mean(0)), 1)[0]
+        return jackknife(slope, distances)
 
     def remainder(self, distances: Float[np.ndarray, "replication step"]) -> tuple[float, float]:
-        """c of mean distance = c + c₁ √α + c₂ α (noise of order √α, lag and bias of order α), and its standard error."""
+        """c of mean distance = c + c₁ √α + c₂ α, and its standard error.
+
+        Noise is of order √α, lag and bias are of order α. Least squares, each step size weighted
+        by the inverse of its standard error.
+        """
         powers = self.step_sizes[:, None] ** np.array([0, 0.5, 1])
-        weigh = np.sqrt(len(distances)) / np.maximum(distances.std(0), np.finfo(float).tiny)
-        return jackknife(
-            lambda x: np.linalg.lstsq(powers * weigh[:, None], x.mean(0) * weigh)[0][0], distances
-        )
+        weights = np.sqrt(len(distances)) / np.maximum(distances.std(0), np.finfo(float).tiny)
+        fit = lambda x: np.linalg.lstsq(powers * weights[:, None], x.mean(0) * weights)[0]
+        return jackknife(lambda x: fit(x)[0], distances)
 
     def _at(
         self, solution: Float[np.ndarray, "point d"], updates: int
     ) -> Float[np.ndarray, "update d"]:
         """The solution at t_1, …, t_updates."""
-        times, grid = np.arange(1, updates + 1) / updates, np.linspace(0, 1, len(solution))
+        times = np.arange(1, updates + 1) / updates
+        grid = np.linspace(0, 1, len(solution))
         return np.stack([np.interp(times, grid, one) for one in solution.T], axis=1)
 
     def _rows(
         self, problem: str, distances: Mapping[str, Float[np.ndarray, "replication step"]], control
     ):
-        cases = [(name, "F̄⁻¹∇η", values) for name, values in distances.items()] + [
-            ("VNPG", "(εI + F)⁻¹∇η", control)
-        ]
+        cases = [(name, "F̄⁻¹∇η", values) for name, values in distances.items()]
+        cases.append(("VNPG", "(εI + F)⁻¹∇η", control))
         return [
             dict(
                 problem=problem,
@@ -317,7 +354,7 @@ class Ode:
                 equation=equation,
                 step_size=float(α),
                 sup_distance=float(one.mean()),
-                standard_error=float(one.std(ddof=1) / np.sqrt(len(one))),
+                standard_error=float(standard_error(one)),
             )
             for name, equation, values in cases
             for α, one in zip(self.step_sizes, values.T, strict=True)
@@ -326,12 +363,10 @@ class Ode:
     def _words(
         self, problem: str, distances: Mapping[str, Float[np.ndarray, "replication step"]], control
     ) -> str:
-        powers = {
-            name: interval(*self.power(values), TOGETHER) for name, values in distances.items()
-        }
-        left = {
-            name: interval(*self.remainder(values), TOGETHER) for name, values in distances.items()
-        }
+        """What the distances say: their powers of α, and what is left of them as α → 0."""
+        wide = lambda value, error: interval(value, error, TOGETHER)
+        powers = {name: wide(*self.power(values)) for name, values in distances.items()}
+        left = {name: wide(*self.remainder(values)) for name, values in distances.items()}
         wrong = interval(*self.remainder(control))
         show = lambda intervals: ", ".join(
             f"{name} [{low:.3f}, {high:.3f}]" for name, (low, high) in intervals.items()
@@ -340,67 +375,67 @@ class Ode:
         vanishes = [name for name, (low, _) in left.items() if low <= 0]
         same = len(falls) == len(vanishes) == len(distances)
         return (
-            f"{problem}: the sup-distance falls as α^p with p in {show(powers)}: it falls for {', '.join(falls) or 'none'}. "
-            f"Extrapolated to α = 0 it leaves {show(left)}, above 0 for {len(left) - len(vanishes)} of {len(left)}: "
-            f"{'the three share' if same else 'it is not shown that the three share'} the limit of Theorem 1. "
+            f"{problem}: the sup-distance falls as α^p with p in {show(powers)}: "
+            f"it falls for {', '.join(falls) or 'none'}. "
+            f"Extrapolated to α = 0 it leaves {show(left)}, "
+            f"above 0 for {len(left) - len(vanishes)} of {len(left)}: "
+            f"{'the three share' if same else 'it is not shown that the three share'} "
+            "the limit of Theorem 1. "
             f"From the equation with (εI + F)⁻¹ VNPG keeps [{wrong[0]:.3f}, {wrong[1]:.3f}]: "
             f"the experiment {'can' if wrong[0] > 0 else 'cannot'} tell the two apart."
         )
 
     def _draw(self, axes, problem: str, paths, distances, control, solutions) -> None:
+        """Paths and solutions on the left, distances against the step size on the right."""
         left, right = axes
+        self._draw_paths(left, problem, paths, solutions)
+        self._draw_distances(right, problem, distances, control)
+        for one in axes:
+            one.legend(frameon=False, fontsize=8)
+
+    def _draw_paths(self, axes: Axes, problem: str, paths, solutions) -> None:
         component = int(solutions[0][-1].argmax())
         for (name, some), colour in zip(paths.items(), COLOURS[1:], strict=False):
             for path, width in ((some[0], 0.8), (some[-1], 1.4)):
                 times = np.arange(1, path.shape[1] + 1) / path.shape[1] * self.horizon
-                left.plot(
-                    times,
-                    path[0, :, component],
-                    color=colour,
-                    linewidth=width,
-                    alpha=0.45 if width < 1 else 1,
-                )
-            left.plot([], [], color=colour, label=name)
-        for solution, style, label in zip(
-            solutions, ("-", "--"), ("F̄⁻¹∇η", "(εI + F)⁻¹∇η"), strict=True
-        ):
-            left.plot(
-                np.linspace(0, self.horizon, len(solution)),
-                solution[:, component],
-                style,
-                color="black",
-                linewidth=2,
-                label=label,
-            )
+                alpha = 0.45 if width < 1 else 1
+                line = path[0, :, component]
+                axes.plot(times, line, color=colour, linewidth=width, alpha=alpha)
+            axes.plot([], [], color=colour, label=name)
+        looks = (("-", "F̄⁻¹∇η"), ("--", "(εI + F)⁻¹∇η"))
+        for solution, (style, label) in zip(solutions, looks, strict=True):
+            times = np.linspace(0, self.horizon, len(solution))
+            line = solution[:, component]
+            axes.plot(times, line, style, color="black", linewidth=2, label=label)
         thin, thick = self.step_sizes[[0, -1]]
         # The problem may be a file of the user's, with dollars in its name.
         title = f"{problem}: a path each, α = {thin:.2g} (thin) and {thick:.2g}"
-        left.set_title(title, parse_math=False)
-        left.set(xlabel="time t = nα", ylabel=f"θ_{component}")
+        axes.set_title(title, parse_math=False)
+        axes.set(xlabel="time t = nα", ylabel=f"θ_{component}")
+
+    def _draw_distances(self, axes: Axes, problem: str, distances, control) -> None:
         lines = [*distances.items(), ("VNPG to (εI + F)⁻¹∇η", control)]
-        for (name, values), colour, marker in zip(
-            lines, (*COLOURS[1:4], COLOURS[0]), "osD^", strict=True
-        ):
-            error = values.std(0, ddof=1) / np.sqrt(len(values))
-            face = "none" if marker == "D" else colour
-            style = dict(
+        colours = (*COLOURS[1:4], COLOURS[0])
+        for (name, values), colour, marker in zip(lines, colours, "osD^", strict=True):
+            error = standard_error(values)
+            # ω and ω̂ lie on each other: the second is larger and hollow.
+            hollow = marker == "D"
+            style: dict[str, Any] = dict(
                 color=colour,
                 marker=marker,
-                markerfacecolor=face,
-                markersize=9 if marker == "D" else 5,
+                markerfacecolor="none" if hollow else colour,
+                markersize=9 if hollow else 5,
                 capsize=2,
                 linewidth=1,
             )
-            right.errorbar(self.step_sizes, values.mean(0), 1.96 * error, label=name, **style)
+            axes.errorbar(self.step_sizes, values.mean(0), 1.96 * error, label=name, **style)
         guide = distances["VNPG"].mean(0)[-1] * 0.6 * np.sqrt(self.step_sizes / self.step_sizes[-1])
-        right.plot(self.step_sizes, guide, ":", color="black", label="∝ √α")
-        right.set_title(f"{problem}: largest distance from the solution", parse_math=False)
-        right.set(xlabel="step size α", ylabel="mean sup-distance")
-        right.set(xscale="log", yscale="log")
-        right.set_xticks(self.step_sizes, [f"{α:.2g}" for α in self.step_sizes], minor=False)
-        right.set_xticks([], minor=True)
-        for one in axes:
-            one.legend(frameon=False, fontsize=8)
+        axes.plot(self.step_sizes, guide, ":", color="black", label="∝ √α")
+        axes.set_title(f"{problem}: largest distance from the solution", parse_math=False)
+        axes.set(xlabel="step size α", ylabel="mean sup-distance")
+        axes.set(xscale="log", yscale="log")
+        axes.set_xticks(self.step_sizes, [f"{α:.2g}" for α in self.step_sizes], minor=False)
+        axes.set_xticks([], minor=True)
 
 
 @eqx.filter_jit
@@ -416,7 +451,11 @@ def _start(algorithm: NPG, problem: Problem, samples: int, replications: int):
 def _advance(
     algorithm: NPG, problem: Problem, states, normal: Float[Array, "replication time 2 sample 3"]
 ):
-    """As many updates as there are numbers, for all replications: the states after them, and θ after each."""
+    """As many updates as there are numbers, for all replications.
+
+    Returns:
+        The states after them, and θ after each.
+    """
 
     def step(state, normal):
         batch, fisher_batch = (

@@ -116,6 +116,7 @@ class Process:
             )
 
     def run(self) -> Findings:
+        """Simulate all cases and compare their autocovariance with that of Theorem 2."""
         tasks = []
         for i, (name, window) in enumerate(self.cases):
             tasks.append(self.task(i, local_problem(name), window))
@@ -160,7 +161,17 @@ class Process:
 
 
 def even_in_time(iterations: int, decay: float, rate: float) -> Int[np.ndarray, " checkpoint"]:
-    """Iterations in the last third at distances of 1/`rate` in t_n = Σ_{i ≤ n} i^−β."""
+    """Iterations in the last third at even distances in interpolated time t_n = Σ_{i ≤ n} i^−β.
+
+    Args:
+        iterations: of the run; the last is always among them.
+        decay: β.
+        rate: how many there are in a unit of time.
+
+    Example:
+        >>> even_in_time(iterations=900, decay=0.5, rate=0.5).tolist()
+        [625, 676, 729, 784, 841, 900]
+    """
     times = np.cumsum(np.arange(1, iterations + 1) ** -float(decay))
     first = times[int(SETTLED * iterations)]
     # Counted back from the end, which is then among them.
@@ -178,6 +189,15 @@ def lagged_products(
     """The mean over moments t of E(t + τ) E(t)ᵀ, for each run and τ = 0, …, `lags` − 1 moments.
 
     The mean of E is zero by the theorem, and not subtracted.
+
+    Args:
+        errors: E at moments of even distance.
+        lags: how many.
+
+    Example:
+        >>> errors = np.array([1.0, 2.0, 3.0]).reshape(3, 1, 1)
+        >>> lagged_products(errors, lags=2).ravel().tolist()
+        [4.666666666666667, 4.0]
     """
     products = []
     for lag in range(lags):
@@ -192,7 +212,13 @@ def in_units(
     window: int,
     values: Float[np.ndarray, "*n lag d d"],
 ) -> Float[np.ndarray, "*n lag entry"]:
-    """Entries C_ij over √(Σ_ii Σ_jj) of Σ∞, and behind them the trace of C over that of Σ∞."""
+    """Entries C_ij over √(Σ_ii Σ_jj) of Σ∞, and behind them the trace of C over that of Σ∞.
+
+    Args:
+        problem: LQC or the corridor.
+        window: K, on which Σ∞ depends.
+        values: autocovariances C.
+    """
     stationary = problem.stationary(window)
     spread = np.sqrt(np.diag(stationary))
     entries = (values / np.outer(spread, spread)).reshape(*values.shape[:-2], -1)
@@ -221,12 +247,19 @@ def sup_t(
     """Means ± c standard errors, with c such that all of them cover together at `level`.
 
     c is a quantile of the largest |mean* − mean|/s.e. over resamples of the replications.
+
+    Args:
+        samples: of independent replications.
+        level: probability with which all intervals cover.
+        seed: of the resamples.
     """
     count = len(samples)
     centred = samples - samples.mean(0)
     error = samples.std(0, ddof=1) / np.sqrt(count)
     error = np.maximum(error, np.finfo(float).tiny)
     draw = np.random.default_rng(seed)
+    # A resample is given by how often it takes each replication, which makes all of them together
+    # one matrix product.
     shares = draw.multinomial(count, np.full(count, 1 / count), BOOTSTRAPS) / count
     largest = np.abs(shares @ (centred / error).reshape(count, -1)).max(1)
     return Band(samples.mean(0), float(np.quantile(largest, level)) * error)
@@ -287,6 +320,7 @@ class Measured:
         ]
 
     def words(self, level: float) -> str:
+        """What the band says of the theorem and of wrong theories."""
         misses = self.band.misses(self.theory()).max(1)
         worst = int(misses.argmax())
         fails = {name: self.fails_at(*factors) for name, factors in WRONG.items()}
@@ -304,6 +338,7 @@ class Measured:
         )
 
     def draw(self, axes: Axes) -> None:
+        """The band of every entry, the theorem, and theories that are off by a tenth."""
         size = len(self.problem.drift)
         # Entries 12 and 21 differ, as the process does not look the same backwards.
         for entry, colour in zip(range(size**2), COLOURS[1:], strict=False):

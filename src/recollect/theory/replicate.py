@@ -1,8 +1,8 @@
-"""Many independent runs of RNPG on the linear quadratic control problem, as one vector in one compiled loop.
+"""Many independent runs of RNPG on a small problem, as one vector in one compiled loop.
 
-It is the library's own algorithm, from the collector to the projection. What makes half a million iterations cheap is that nothing leaves
-the loop, that the replications lie side by side in every operation, and that of the history only what the estimators read survives
-compilation.
+It is the library's own algorithm, from the collector to the projection. What makes half a million
+iterations cheap is that nothing leaves the loop, that the replications lie side by side in every
+operation, and that of the history only what the estimators read survives compilation.
 """
 
 import dataclasses
@@ -65,27 +65,17 @@ class Case:
     independent_fisher: bool = True
     """A batch of its own for the Fisher matrix (assumption A.1.7)."""
     ratio: Ratio = "policy"
+    """Importance weights: the paper's ω̂ (`policy`) or its ω (`occupancy`)."""
 
     def __post_init__(self):
+        # Raises on numbers for which the variance does not exist.
         moments(self.batch, self.window, self.damping, self.discount, self.fisher_window)
-        check_number(
-            "decay",
-            self.decay,
-            low=0.5,
-            high=1,
-            open_low=True,
-            remedy="give an exponent above 1/2 and at most 1 (A.2.5)",
-        )
-        check_number(
-            "bound", self.bound, low=0, open_low=True, remedy="give the largest |θ| allowed"
-        )
-        check_number(
-            "start",
-            self.start,
-            low=-self.bound,
-            high=self.bound,
-            remedy=f"start inside [-{self.bound}, {self.bound}]",
-        )
+        remedy = "give an exponent above 1/2 and at most 1 (A.2.5)"
+        check_number("decay", self.decay, low=0.5, high=1, open_low=True, remedy=remedy)
+        remedy = "give the largest |θ| allowed"
+        check_number("bound", self.bound, low=0, open_low=True, remedy=remedy)
+        remedy = f"start inside [-{self.bound}, {self.bound}]"
+        check_number("start", self.start, low=-self.bound, high=self.bound, remedy=remedy)
 
     @property
     def asymptotic_variance(self) -> float:
@@ -100,6 +90,7 @@ class Case:
         return self.batch * (self.window + self.fisher_window)
 
     def algorithm(self) -> NPG:
+        """RNPG as section 5.5 has it: exact advantages, a scalar Fisher matrix, a box for Θ."""
         return RNPG(
             window=self.window,
             fisher_window=self.fisher_window,
@@ -128,24 +119,20 @@ class Replications:
     refused: np.ndarray
     """How many updates of each replication were refused because a number in them was not finite."""
     seconds: float
+    """Wall time, compilation included."""
 
     def errors(self, checkpoint: int = -1) -> np.ndarray:
         """E_n = θ_n / √α_n, as θ̄ = 0."""
-        return self.shifts[checkpoint].astype(np.float64) / self.iterations[checkpoint] ** (
-            -self.case.decay / 2
-        )
+        root = self.iterations[checkpoint] ** (-self.case.decay / 2)
+        return self.shifts[checkpoint].astype(np.float64) / root
 
 
 def check_sizes(replications: int, iterations: int) -> None:
     """Raise on runs too few to tell a distribution."""
     check_count("replications", replications)
     check_count("iterations", iterations)
-    check_number(
-        "replications",
-        replications,
-        low=8,
-        remedy="give at least 8, as fewer cannot tell a distribution",
-    )
+    remedy = "give at least 8, as fewer cannot tell a distribution"
+    check_number("replications", replications, low=8, remedy=remedy)
 
 
 def replicate(
@@ -153,12 +140,19 @@ def replicate(
 ) -> list[Replications]:
     """Every case with all its replications.
 
-    Long runs go to processes of their own, each held to one core. Operations on a few hundred numbers are too small to be
-    shared between cores, and XLA shares them with all cores that it sees.
+    Long runs go to processes of their own, each held to one core. Operations on a few hundred
+    numbers are too small to be shared between cores, and XLA shares them with all cores that it
+    sees.
+
+    Args:
+        cases: the settings.
+        replications: independent runs of each.
+        iterations: of each run.
+        checkpoints: how often θ is written down, at even distances; the last is the end.
+        seed: of all cases; each draws from a key of its own.
     """
-    for field, value in dict(
-        replications=replications, iterations=iterations, checkpoints=checkpoints
-    ).items():
+    counts = dict(replications=replications, iterations=iterations, checkpoints=checkpoints)
+    for field, value in counts.items():
         check_count(field, value)
     if iterations < WORTH_A_PROCESS:
         return [
@@ -172,19 +166,14 @@ def replicate(
         for i, case in enumerate(cases)
         for j, size in enumerate(sizes)
     ]
-    order = sorted(
-        range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1]
-    )  # the longest first
+    # The longest first, so that no core waits for another at the end.
+    order = sorted(range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1])
+    ordered = [tasks[k] for k in order]
     # A process that is held to one core already needs no other.
-    runs = (
-        [_run(tasks[k]) for k in order]
-        if cores() == 1
-        else on_every_core(_run, [tasks[k] for k in order])
-    )
+    runs = [_run(task) for task in ordered] if cores() == 1 else on_every_core(_run, ordered)
     done = dict(zip(order, runs, strict=True))
-    return [
-        _joined([done[i * len(sizes) + j] for j in range(len(sizes))]) for i in range(len(cases))
-    ]
+    places = np.arange(len(tasks)).reshape(len(cases), len(sizes))
+    return [_joined([done[k] for k in of_case]) for of_case in places.tolist()]
 
 
 def _joined(parts: Sequence[Replications]) -> Replications:
@@ -220,11 +209,13 @@ def simulate(
     """θ of many runs side by side, each with a learning rate of its own.
 
     Args:
-        problem: the algorithm, with a batch of its own for the Fisher matrix or without, and the environment.
+        problem: the algorithm, with a batch of its own for the Fisher matrix or without, and the
+            environment.
         batch: B, independent draws from the occupancy measure in an iteration.
         start: θ₀ of every run.
         rates: the learning rate of each run, which takes the place of the algorithm's.
-        checkpoints: after how many iterations θ is written down, in increasing order; the last is the end.
+        checkpoints: after how many iterations θ is written down, in increasing order; the last is
+            the end.
         key: of all draws.
         in_pairs: two iterations at a time, which saves a copy of the history but takes twice as
             long to compile: worth it in long runs.
@@ -243,11 +234,15 @@ def simulate(
 
 
 def _side_by_side(tree):
-    """The same arrays with the replications next to each other in memory; the axes of one small problem are too short for vector units."""
+    """The same arrays with the replications next to each other in memory.
+
+    The axes of one small problem are too short for vector units.
+    """
     return jax.tree.map(lambda x: with_layout_constraint(x, Layout((*range(1, x.ndim), 0))), tree)
 
 
 def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
+    """`simulate` as one compiled program."""
     algorithm, env = problem
     algorithm = bind(algorithm, env)
     replications = len(keys)
@@ -260,9 +255,8 @@ def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
     def collect(key, arrays):
         policy = eqx.combine(arrays, rest).policy
         key_gradient, key_fisher = jax.random.split(key)
-        return draw(key_gradient, policy), draw(
-            key_fisher, policy
-        ) if algorithm.independent_fisher else None
+        fisher_batch = draw(key_fisher, policy) if algorithm.independent_fisher else None
+        return draw(key_gradient, policy), fisher_batch
 
     def step(key, arrays, rate, batch, fisher_batch):
         own = eqx.tree_at(lambda one: one.learning_rate, algorithm, rate)
@@ -284,17 +278,17 @@ def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
     if not in_pairs:
         _, refused, paths = lax.fori_loop(0, iterations, body, carry)
         return paths, refused
-    # Two iterations at a time: the history moves from one buffer to another and back, which saves a copy.
-    carry = lax.fori_loop(
-        0, iterations // 2, lambda i, carry: body(2 * i + 1, body(2 * i, carry)), carry
-    )
-    _, refused, paths = lax.cond(
-        iterations % 2 == 1, lambda: body(iterations - 1, carry), lambda: carry
-    )
+    # Two iterations at a time: the history moves from one buffer to another and back, which saves
+    # a copy.
+    both = lambda i, carry: body(2 * i + 1, body(2 * i, carry))
+    carry = lax.fori_loop(0, iterations // 2, both, carry)
+    odd = iterations % 2 == 1
+    _, refused, paths = lax.cond(odd, lambda: body(iterations - 1, carry), lambda: carry)
     return paths, refused
 
 
-# Arrays of this size are too small to call a library for their sums, or to share between threads; each core has a case of its own.
+# Arrays of this size are too small to call a library for their sums, or to share between threads;
+# each core has a case of its own.
 _compiled: Any = dict(
     compiler_options={
         "xla_cpu_experimental_ynn_fusion_type": "",

@@ -1,4 +1,7 @@
-"""What reuse buys on the linear quadratic control problem: Σ∞ against the window, and what happens beyond the theorem's assumptions."""
+"""What reuse gains on the linear quadratic control problem: Σ∞ against the window.
+
+And what happens beyond the theorem's assumptions, with reuse in the Fisher matrix.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -36,7 +39,11 @@ class Simulation:
 
 @dataclasses.dataclass(frozen=True)
 class Rate(Simulation):
-    """Σ∞ against the window K: the 1/K part, the floor Σ₁/B that no reuse removes, and simulated runs. K = 1 is VNPG."""
+    """How does Σ∞ fall with the window K?
+
+    The part that falls as 1/K, the floor from Σ₁/B that no reuse removes, and simulated runs beside
+    Theorem 2. K = 1 is VNPG.
+    """
 
     windows: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100)
     """Windows to simulate."""
@@ -53,46 +60,47 @@ class Rate(Simulation):
         ]
 
     def run(self) -> Findings:
+        """Simulate every window and compare its variance with Theorem 2."""
         runs = replicate(self._cases(), self.replications, self.iterations, seed=self.seed)
         rows = [dict(window=run.case.window, **compared(run)) for run in runs]
         good = sum(row["holds"] for row in rows)
         exact = moments(self.batch, 1, self.damping, self.discount)
+        # As K → ∞.
         floor = asymptotic_variance(self.batch, 10**9, self.damping, self.discount)
         verdict = (
-            f"Theory and simulation agree within 99 % intervals for {good} of {len(rows)} windows. Σ∞ falls from "
-            f"{exact.asymptotic_variance:.4g} at K = 1 (VNPG) to a floor of {floor:.4g}: reuse removes at most "
-            f"{1 - floor / exact.asymptotic_variance:.0%} of the variance, and a window of K 1 − 1/K of that."
+            "Theory and simulation agree within 99 % intervals "
+            f"for {good} of {len(rows)} windows. Σ∞ falls from "
+            f"{exact.asymptotic_variance:.4g} at K = 1 (VNPG) to a floor of {floor:.4g}: "
+            f"reuse removes at most {1 - floor / exact.asymptotic_variance:.0%} of the variance, "
+            "and a window of K 1 − 1/K of that."
         )
         return Findings(rows, verdict, {"rate": self._picture(runs, floor)})
 
     def _picture(self, runs: Sequence[Replications], floor: float):
         figure, (left, right) = panels(1, 2)
         windows = np.arange(1, max(self.windows) + 1)
-        theory = np.array(
-            [
-                asymptotic_variance(self.batch, int(window), self.damping, self.discount)
-                for window in windows
-            ]
-        )
+        variance = lambda K: asymptotic_variance(self.batch, K, self.damping, self.discount)
+        theory = np.array([variance(window) for window in windows.tolist()])
         for axes, shift in ((left, 0.0), (right, floor)):
             axes.plot(windows, theory - shift, color="black", linewidth=1.2, label="Theorem 2")
             _points(axes, [run.case.window for run in runs], runs, shift)
             axes.set(xlabel="window K", xscale="log")
         left.axhline(floor, color=COLOURS[2], linestyle="--", label="floor, from Σ₁/B")
         left.set(title=f"Σ∞, B = {self.batch}", ylim=(0, None))
-        right.set(
-            title="Σ∞ minus its floor, of order 1/K", yscale="log", ylim=(theory[-1] - floor) / 3
-        )
+        lowest = (theory[-1] - floor) / 3
+        right.set(title="Σ∞ minus its floor, of order 1/K", yscale="log", ylim=lowest)
         left.legend(frameon=False)
         return figure
 
 
 @dataclasses.dataclass(frozen=True)
 class Fisher(Simulation):
-    """Beyond the theorems: reuse in the Fisher matrix too (K₂ > 1), and gradient and Fisher matrix from the same samples.
+    """Beyond the theorems: what does reuse in the Fisher matrix (K₂ > 1) do?
 
-    The conjecture is Theorem 2 with the moments of F̂⁻¹ taken from K₂·B samples instead of B. It leaves out that the Fisher matrices of
-    successive steps then share samples; `overlap` is Σ∞ with that (`lqc.overlapping_variance`).
+    And what if gradient and Fisher matrix come from the same samples? The conjecture is Theorem 2
+    with the moments of F̂⁻¹ taken from K₂·B samples instead of B. It leaves out that the Fisher
+    matrices of successive steps then share samples; `overlap` is Σ∞ with that
+    (`lqc.overlapping_variance`).
     """
 
     fisher_windows: tuple[int, ...] = (1, 2, 5, 10)
@@ -122,40 +130,30 @@ class Fisher(Simulation):
         ]
 
     def run(self) -> Findings:
+        """Simulate every K₂, with fresh and with the same samples, and compare the variances."""
         runs = replicate(self._cases(), self.replications, self.iterations, seed=self.seed)
-        rows: list[dict[str, Any]] = [
-            dict(
-                fisher_window=run.case.fisher_window,
-                samples="independent" if run.case.independent_fisher else "the same",
-                **{
-                    "conjecture" if name == "theory" else name: value
-                    for name, value in compared(run).items()
-                },
-                overlap=(overlap := self._overlap(run.case.fisher_window)),
-                overlap_interval=(interval := variance_interval(run.errors() / np.sqrt(overlap))),
-                overlap_holds=interval[0] <= 1 <= interval[1],
-            )
-            for run in runs
-        ]
+        rows = [self._row(run) for run in runs]
+        sources = {"independent": "an independent batch", "the same": "the same samples"}
         says = []
-        for samples in ("independent", "the same"):
+        for samples, source in sources.items():
             part = [row for row in rows if row["samples"] == samples]
-            ratios = ", ".join(
-                f"{row['variance_ratio']:.3f} {_bracket(row['interval'])} (K₂={row['fisher_window']})"
-                for row in part
-            )
-            good = sum(row["holds"] for row in part)
-            source = "an independent batch" if samples == "independent" else "the same samples"
-            says.append(
-                f"With {source} for the Fisher matrix the conjecture agrees within 99 % intervals for {good} of {len(part)} K₂; "
-                f"empirical over conjectured variance: {ratios}. With overlaps, 95 % intervals of the ratio: "
-                + ", ".join(
-                    f"{_bracket(row['overlap_interval'])} (K₂={row['fisher_window']})"
-                    for row in part
-                )
-                + "."
-            )
+            says.append(_words(source, part))
         return Findings(rows, " ".join(says), {"fisher": self._picture(runs)})
+
+    def _row(self, run: Replications) -> dict[str, Any]:
+        """The variance of a case beside the conjecture, and beside Σ∞ with overlaps."""
+        figures = compared(run)
+        figures = {"conjecture": figures.pop("theory"), **figures}
+        overlap = self._overlap(run.case.fisher_window)
+        low, high = variance_interval(run.errors() / np.sqrt(overlap))
+        return dict(
+            fisher_window=run.case.fisher_window,
+            samples="independent" if run.case.independent_fisher else "the same",
+            **figures,
+            overlap=overlap,
+            overlap_interval=[low, high],
+            overlap_holds=low <= 1 <= high,
+        )
 
     def _overlap(self, fisher_window: int) -> float:
         return overlapping_variance(
@@ -166,37 +164,45 @@ class Fisher(Simulation):
         figure, (axes,) = panels(1, 1)
         windows = np.arange(1, max(self.fisher_windows) + 1)
         conjecture = [
-            asymptotic_variance(self.batch, self.window, self.damping, self.discount, int(window))
-            for window in windows
+            asymptotic_variance(self.batch, self.window, self.damping, self.discount, window)
+            for window in windows.tolist()
         ]
-        axes.plot(
-            windows, conjecture, color="black", linewidth=1.2, linestyle=":", label="conjecture"
-        )
-        axes.plot(
-            windows,
-            [self._overlap(int(window)) for window in windows],
-            color="black",
-            linewidth=1.2,
-            label="with overlaps",
-        )
+        overlaps = [self._overlap(window) for window in windows.tolist()]
+        line: dict[str, Any] = dict(color="black", linewidth=1.2)
+        axes.plot(windows, conjecture, ":", **line, label="conjecture")
+        axes.plot(windows, overlaps, "-", **line, label="with overlaps")
         for independent, colour, label in (
             (True, COLOURS[1], "independent batch"),
             (False, COLOURS[3], "the same samples"),
         ):
             chosen = [run for run in runs if run.case.independent_fisher == independent]
             _points(axes, [run.case.fisher_window for run in chosen], chosen, 0.0, colour, label)
-        axes.set(
-            xlabel="Fisher window K₂",
-            ylabel="Σ∞",
-            title=f"B = {self.batch}, K₁ = {self.window}",
-            ylim=(0, None),
-        )
+        title = f"B = {self.batch}, K₁ = {self.window}"
+        axes.set(title=title, xlabel="Fisher window K₂", ylabel="Σ∞", ylim=(0, None))
         axes.legend(frameon=False)
         return figure
 
 
-def compared(run: Replications) -> dict:
-    """Empirical variance of E_n beside what theory says it is."""
+def _words(source: str, rows: Sequence[dict[str, Any]]) -> str:
+    """What the rows say in which the Fisher matrix has samples from one source."""
+    good = sum(row["holds"] for row in rows)
+    places = [f"(K₂={row['fisher_window']})" for row in rows]
+    ratios = [f"{row['variance_ratio']:.3f} {_bracket(row['interval'])}" for row in rows]
+    overlaps = [_bracket(row["overlap_interval"]) for row in rows]
+    listed = lambda values: ", ".join(map(" ".join, zip(values, places, strict=True)))
+    return (
+        f"With {source} for the Fisher matrix the conjecture agrees within 99 % intervals "
+        f"for {good} of {len(rows)} K₂; "
+        f"empirical over conjectured variance: {listed(ratios)}. "
+        f"With overlaps, 95 % intervals of the ratio: {listed(overlaps)}."
+    )
+
+
+def compared(run: Replications) -> dict[str, Any]:
+    """Empirical variance of E_n beside what theory says it is.
+
+    `holds` is at a level of 1 %, `interval` of the ratio of both at 95 %.
+    """
     standard = run.errors() / np.sqrt(run.case.asymptotic_variance)
     low, high = variance_interval(standard, 0.99)
     return dict(
