@@ -62,7 +62,10 @@ def sweep(
     def minibatch(loop):
         epoch, i, order, carry, _ = loop
         order = lax.cond(i == 0, lambda: shuffled(epoch), lambda: order)
-        start, end = i * count // batches, (i + 1) * count // batches
+        # ⌊i · count / batches⌋, in parts that stay below 2³¹.
+        edge = lambda i: i * (count // batches) + i * (count % batches) // batches
+        start = edge(i)
+        end = edge(i + 1)
         rows = lax.dynamic_slice_in_dim(order, start, size)
         # A slice that would reach beyond the array starts earlier, and still contains [start, end).
         at = jnp.minimum(start, len(mask) - size) + jnp.arange(size)
