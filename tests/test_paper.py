@@ -86,9 +86,9 @@ def _short(name="vpg", **changes):
 
 
 def test_other_settings_are_run_anew(tmp_path):
-    finish([_short()], [], tmp_path, lambda share, left: None)
+    _short().finish(tmp_path)
     first = _short().outcome(tmp_path)
-    finish([_short(max_steps=10)], [], tmp_path, lambda share, left: None)
+    _short(max_steps=10).finish(tmp_path)
     assert not _short().finished(tmp_path)
     assert (_short(max_steps=10).outcome(tmp_path).returns <= 10).all()
     assert first.returns.max() > 10
@@ -160,7 +160,8 @@ def test_a_cell_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
 
 
 def test_the_same_seeds_give_the_same_numbers_whatever_runs_beside_them(tmp_path):
-    cells, shares = [_short("a"), _short("b", max_steps=50)], []
+    larger = dataclasses.replace(_short().algorithm, learning_rate=0.1)
+    cells, shares = [_short("a"), _short("b", algorithm=larger)], []
     finish(cells, [], tmp_path / "both", lambda share, left: shares.append(share))
     finish(cells[1:], [], tmp_path / "one", lambda share, left: None)
     for name, values in cells[1].outcome(tmp_path / "both").curves.items():
