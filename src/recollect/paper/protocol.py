@@ -196,7 +196,7 @@ QUICK = Scale(
     windows=(1, 10),
     ppo_windows=(1, 2),
     timing_iterations=3,
-    timing_seeds=1,
+    timing_seeds=10,
     trpo_iterations=3,
-    normality=Normality(cases=((5, 1), (5, 5)), replications=200, iterations=2000),
+    normality=Normality(cases=((5, 5),), replications=200, iterations=2000),
 )
