@@ -1,4 +1,4 @@
-"""Before JAX starts: tests spend their time compiling small programs, so code generation may be quick and plain."""
+"""Tests spend their time compiling small programs: code generation may be quick and plain, and is not done twice."""
 
 import atexit
 import os
@@ -7,11 +7,26 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit all of it
-    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
+    quick = (
+        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
+    )
     os.environ["XLA_FLAGS"] = quick + os.environ.get("XLA_FLAGS", "")
-    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(
-        prefix="recollect-tests-"
-    )  # the user's compilation cache stays as it is
+    # The user's compilation cache stays as it is.
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="recollect-tests-")
     atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Workers and the processes that tests start share what they have compiled from the start.
+
+    Not earlier, as what is imported before the checks of types are in place goes without them.
+    """
+    if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses"):
+        from recollect.runtime import use_compilation_cache
+
+        use_compilation_cache()

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import ENV, batch_of, parameters, random_policy, update, updated
+from helpers import ENV, batch_of, computed, parameters, random_policy, update, updated
 
 from recollect.algorithms import PG, PPO, REFUSALS, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
 from recollect.algorithms.base import begin, judge, reweighed_gradient
@@ -19,7 +19,7 @@ from recollect.envs import LQC, CartPole, garnet
 from recollect.estimate.advantages import Advantages
 from recollect.estimate.critic import Critic
 from recollect.memory.history import History
-from recollect.memory.rows import recall, remember_occupancy
+from recollect.memory.rows import Packing, recall, remember_occupancy
 from recollect.memory.weights import Weights
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
 from recollect.policies.scores import expected_score_matrix
@@ -251,23 +251,31 @@ def test_the_closed_form_fisher_matrix_does_not_weigh_states_by_actions():
     """Its actions are integrated out: how likely they were tells nothing of the state."""
     algorithm = RNPG(window=2, fisher="expected")
     start = policy_and_older_batch(algorithm)
-    fisher, _ = reweighed_fisher(algorithm, start, start.state.policy, None, None)
-    assert float(start.recalled.weights.max()) > 1.5
-    real = start.recalled.importance > 0
-    scores = expected_score_matrix(start.state.policy, start.recalled.observations[real])
-    columns = np.asarray(scores.columns(), np.float64)
-    np.testing.assert_allclose(
-        fisher.matrix(), columns @ columns.T / real.sum(), rtol=1e-3, atol=1e-6
+    policy = start.state.policy
+    fisher = computed(
+        lambda start: reweighed_fisher(algorithm, start, policy, None, None)[0].matrix(), start
     )
+    assert float(start.recalled.weights.max()) > 1.5
+    real = np.asarray(start.recalled.importance) > 0
+    observations = np.asarray(start.recalled.observations)[real]
+    scores = lambda observations: expected_score_matrix(policy, observations).columns()
+    columns = computed(scores, observations).astype(np.float64)
+    np.testing.assert_allclose(fisher, columns @ columns.T / real.sum(), rtol=1e-3, atol=1e-6)
 
 
 def policy_and_older_batch(algorithm):
     """Where an update starts whose window holds a batch of a rather different policy."""
     old, new = random_policy(jax.random.key(1)), random_policy(jax.random.key(2))
-    state = algorithm.init(old, batch_of(KEY, old), KEY)
-    history, _ = state.history.push(batch_of(KEY, old))
-    state = dataclasses.replace(state, policy=new, history=history)
-    return eqx.filter_jit(lambda: begin(algorithm, state, batch_of(jax.random.key(3), new), None))()
+
+    @eqx.filter_jit
+    def start(new, older, newer):
+        state = algorithm.init(old, older, KEY)
+        history, _ = state.history.push(older)
+        return begin(
+            algorithm, dataclasses.replace(state, policy=new, history=history), newer, None
+        )
+
+    return start(new, batch_of(KEY, old), batch_of(jax.random.key(3), new))
 
 
 def test_a_step_to_infinity_is_refused():
@@ -421,9 +429,14 @@ def test_trpo_without_backtracking_is_npg_scaled_to_the_radius():
         np.asarray(parameters(moved.policy) - θ, np.float64),
         np.asarray(parameters(full.policy) - θ, np.float64),
     )
-    recalled = recall(moved.history, state.policy, Weights())
-    columns = np.asarray(recalled.scores.columns(), np.float64)
-    fisher = (columns * np.asarray(recalled.coefficients(3))) @ columns.T + 0.01 * np.eye(len(θ))
+
+    def rows(history, policy):
+        recalled = recall(history, policy, Weights())
+        return recalled.scores.columns(), recalled.coefficients(3)
+
+    columns, coefficients = computed(rows, moved.history, state.policy)
+    columns = columns.astype(np.float64)
+    fisher = (columns * coefficients) @ columns.T + 0.01 * np.eye(len(θ))
     expected = direction * np.sqrt(2 * 1e-5 / (direction @ fisher @ direction))
     np.testing.assert_allclose(step, expected, atol=2e-3 * np.abs(expected).max())
     np.testing.assert_allclose(info.kl, 1e-5, rtol=0.5)
@@ -602,13 +615,21 @@ def test_a_longer_fisher_window_leaves_the_gradient_alone():
 
 def test_packed_windows_take_the_same_step(monkeypatch):
     algorithm = RNPG(window=3, fisher_window=2, learning_rate=0.02)
-    plain = after(algorithm, updates=4)
-    eqx.clear_caches()
-    monkeypatch.setattr("recollect.packing.CHUNK", 30)
-    monkeypatch.setattr("recollect.scores.fold.__defaults__", (30,))
-    packed = after(algorithm, updates=4)
-    eqx.clear_caches()
-    np.testing.assert_allclose(packed, plain, atol=1e-4)
+    state, _ = updated(algorithm, POLICY, KEY, updates=3)
+    batch = batch_of(jax.random.key(5), state.policy)
+
+    def step():
+        # A function of its own, as one that is compiled already would not see smaller chunks.
+        moved = lambda *given: parameters(algorithm.update(*given, KEY)[0].policy)
+        return computed(moved, state, batch)
+
+    packing = lambda: eqx.filter_eval_shape(Packing.of, state.history.batches.mask)
+    plain = step()
+    assert packing().source is None
+    monkeypatch.setattr("recollect.memory.rows.CHUNK", 30)
+    monkeypatch.setattr("recollect.policies.scores.fold.__defaults__", (30,))
+    assert packing().source is not None
+    np.testing.assert_allclose(step(), plain, atol=1e-4)
 
 
 def test_vmap_over_seeds_equals_a_loop():
@@ -711,14 +732,13 @@ def test_exact_ratios_make_the_reuse_estimator_unbiased():
     θ, unflatten = flatten(tabular_softmax_policy(3, 2))
     behaviours = [unflatten(0.8 * jax.random.normal(jax.random.key(i), θ.shape)) for i in range(3)]
     target = unflatten(jnp.linspace(-0.5, 1.0, θ.size))
-    exact = env.gradient(target)
-    unbiased, biased = reuse_estimates(
-        env, behaviours, target, (Weights(ratio="occupancy"), Weights(ratio="policy"))
-    )
+    exact = computed(env.gradient, target)
+    rules = Weights(ratio="occupancy"), Weights(ratio="policy")
+    unbiased, biased = map(np.asarray, reuse_estimates(env, behaviours, target, rules))
     error = lambda estimates: estimates.std(0) / len(estimates) ** 0.5
-    assert (jnp.abs(unbiased.mean(0) - exact) < 4 * error(unbiased)).all()
+    assert (np.abs(unbiased.mean(0) - exact) < 4 * error(unbiased)).all()
     # The policy ratio ignores how states are visited, and this test can see its bias.
-    assert (jnp.abs(biased.mean(0) - exact) > 4 * error(biased)).any()
+    assert (np.abs(biased.mean(0) - exact) > 4 * error(biased)).any()
 
 
 def test_two_iterations_show_the_bias_of_section_2_4():

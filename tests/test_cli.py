@@ -29,6 +29,25 @@ def recollect(*words, cwd=None):
     )
 
 
+def in_one_process(*commands, cwd=None):
+    """What some commands print, one after the other in a process; all have to succeed."""
+    program = """
+import json, sys
+from recollect.cli import main
+for words in json.load(sys.stdin):
+    assert main(words) == 0
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps([[*map(str, words)] for words in commands]),
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
 def test_help_and_version():
     result = recollect("--help")
     assert result.returncode == 0
@@ -159,9 +178,8 @@ def test_train_writes_settings_curves_and_picture(tmp_path):
         0.05,
         "--json",
     )
-    result = recollect(*words, "--out", tmp_path / "a")
-    assert result.returncode == 0, result.stderr
-    figures = json.loads(result.stdout.splitlines()[-1])["rnpg"]
+    printed = in_one_process(*[(*words, "--out", tmp_path / name) for name in ("a", "b")])
+    figures = json.loads(printed.splitlines()[-1])["rnpg"]
     assert set(figures) >= {
         "final_return",
         "area_under_curve",
@@ -170,7 +188,7 @@ def test_train_writes_settings_curves_and_picture(tmp_path):
         "seconds",
         "compile_seconds",
     }
-    with (tmp_path / "a" / "curves.csv").open() as file:
+    with (tmp_path / "b" / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == COLUMNS
     assert [(row["seed"], row["iteration"]) for row in rows] == [
@@ -189,7 +207,6 @@ def test_train_writes_settings_curves_and_picture(tmp_path):
     assert settings["env"]["max_steps"] == 20
     assert (tmp_path / "a" / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
     # The same command again gives the same numbers.
-    recollect(*words, "--out", tmp_path / "b")
     without_time = lambda name: [
         line.rsplit(",", 1)[0] for line in (tmp_path / name / "curves.csv").read_text().splitlines()
     ]
@@ -245,9 +262,10 @@ def test_an_environment_with_a_discount_of_its_own(tmp_path):
         "--seeds",
         1,
     )
-    for extra, discount in ((), 0.5), (("--discount", 0.7), 0.7):
-        assert recollect(*words, *extra, "--out", tmp_path).returncode == 0
-        settings = json.loads((tmp_path / "settings.json").read_text())
+    own, told = tmp_path / "own", tmp_path / "told"
+    in_one_process((*words, "--out", own), (*words, "--discount", 0.7, "--out", told))
+    for folder, discount in (own, 0.5), (told, 0.7):
+        settings = json.loads((folder / "settings.json").read_text())
         assert settings["env"]["discount"] == settings["algorithms"]["rnpg"]["discount"] == discount
 
 

@@ -106,7 +106,7 @@ def test_discounted_states_and_the_scale_of_the_objective_give_the_gradient(coll
     assert (np.abs(found.mean(0) - exact) < 4.5 * error + slack).all()
     assert (error < 0.06 * np.abs(exact).max()).all()
     plain = estimates(
-        dataclasses.replace(SCALED, discount_states=False), Corridor(), policy, collector, 200
+        dataclasses.replace(SCALED, discount_states=False), Corridor(), policy, collector, 20
     )
     assert np.linalg.norm(plain.mean(0)) > 2 * np.linalg.norm(exact)
 

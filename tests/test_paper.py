@@ -33,16 +33,32 @@ from recollect.paper.protocol import FULL, PROTOCOLS, QUICK
 from recollect.paper.verdicts import Agreement, Claim, Measured, area_gain, claims, error_ratio
 from recollect.workers import on_every_core
 
+TOGETHER = tuple(figure for figure in FIGURES if figure != "trpo-pendulum")
+"""All but one that is another with the problem of a third, for which the next test has to do."""
+
+
+def test_trpo_on_the_pendulum_is_that_on_cartpole_with_the_problem_of_figure_3():
+    protocol = PROTOCOLS["sgd"]
+    cells = {name: CURVES[name].cells(protocol, QUICK) for name in CURVES}
+    pendulum = cells["fig3"]["VPG"]
+    of_the_problem = ("env", "max_steps", "episodes", "policy", "engine", "seeds", "iterations")
+    problem = {field: getattr(pendulum, field) for field in of_the_problem}
+    for label, cell in cells["trpo"].items():
+        name = cell.name.replace("cartpole", f"pendulum-{protocol.head}")
+        expected = dataclasses.replace(cell, name=name, **problem)
+        assert cells["trpo-pendulum"][label] == expected
+    assert type(CURVES["trpo-pendulum"]) is type(CURVES["trpo"])
+
 
 def test_everything_in_a_quick_run(tmp_path):
     """One test, as what follows looks at the same folder."""
     out, tmp_path = tmp_path, tmp_path / "quick"
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        answers = Paper(quick=True).run(out)
+        answers = Paper(TOGETHER, quick=True).run(out)
     no_driver = any("fig1 cannot be rendered" in str(one.message) for one in warned)
     text = (tmp_path / "README.md").read_text()
-    for figure in FIGURES:
+    for figure in TOGETHER:
         if figure == "why" or (figure == "fig1" and no_driver):
             continue
         assert (tmp_path / f"{figure}.png").stat().st_size > 10_000, figure
@@ -86,9 +102,9 @@ def _short(name="vpg", **changes):
 
 
 def test_other_settings_are_run_anew(tmp_path):
-    finish([_short()], [], tmp_path, lambda share, left: None)
+    _short().finish(tmp_path)
     first = _short().outcome(tmp_path)
-    finish([_short(max_steps=10)], [], tmp_path, lambda share, left: None)
+    _short(max_steps=10).finish(tmp_path)
     assert not _short().finished(tmp_path)
     assert (_short(max_steps=10).outcome(tmp_path).returns <= 10).all()
     assert first.returns.max() > 10
@@ -160,7 +176,8 @@ def test_a_cell_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
 
 
 def test_the_same_seeds_give_the_same_numbers_whatever_runs_beside_them(tmp_path):
-    cells, shares = [_short("a"), _short("b", max_steps=50)], []
+    larger = dataclasses.replace(_short().algorithm, learning_rate=0.1)
+    cells, shares = [_short("a"), _short("b", algorithm=larger)], []
     finish(cells, [], tmp_path / "both", lambda share, left: shares.append(share))
     finish(cells[1:], [], tmp_path / "one", lambda share, left: None)
     for name, values in cells[1].outcome(tmp_path / "both").curves.items():

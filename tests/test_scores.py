@@ -186,7 +186,7 @@ def test_packing_keeps_every_transition_newest_first(monkeypatch):
     values = 1 + jnp.arange(12.0).reshape(2, 2, 3)
     plain = Packing.of(mask)
     np.testing.assert_array_equal(plain.rows(values), values.ravel())
-    monkeypatch.setattr("recollect.packing.CHUNK", 4)
+    monkeypatch.setattr("recollect.memory.rows.CHUNK", 4)
     packed = Packing.of(mask)
     np.testing.assert_array_equal(packed.rows(values), [1, 2, 4, 10, 11, 12, 0, 0, 0, 0, 0, 0])
     np.testing.assert_array_equal(packed.unpack(packed.rows(values)), jnp.where(mask, values, 0))

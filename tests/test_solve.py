@@ -13,6 +13,7 @@ from recollect.estimate.fisher import Fisher
 from recollect.policies import softmax_policy
 from recollect.policies.scores import score_matrix
 from recollect.step.solve import Solver, _direct, cheapest
+from recollect.tree import traced_floats
 
 
 @functools.cache
@@ -34,14 +35,16 @@ def _fisher_and_gradient(rows, widths=(6,)):
     return fisher, scores.pull(jnp.cos(jnp.arange(rows)) / rows)
 
 
+@eqx.filter_jit
+def _solve(solver, *system):
+    return solver(*system)
+
+
 def solve(solver, fisher, gradient, damping, guess=None):
-    return computed(
-        lambda *system: solver(*system),
-        fisher,
-        gradient,
-        damping,
-        0 * gradient if guess is None else guess,
-    )
+    """The solution as NumPy arrays; solvers and dampings that differ in floats share a program."""
+    guess = 0 * gradient if guess is None else guess
+    solver, damping = traced_floats((solver, damping))
+    return jax.tree.map(np.asarray, _solve(solver, fisher, gradient, damping, guess))
 
 
 @pytest.mark.parametrize("rows", [20, 200])

@@ -47,11 +47,11 @@ SHORT = CartPole(max_steps=20)
 
 def test_the_same_seed_repeats_and_seeds_do_not_touch_each_other():
     run = lambda seeds: train(SHORT, RNPG(window=3), seeds=seeds, iterations=12)
-    all_three, again, alone = run(3), run(3), run([2])
+    all_three, again, others = run(3), run(3), run([2, 7, 5])
     for name, curve in all_three.curves.items():
         np.testing.assert_array_equal(curve, again.curves[name])
     np.testing.assert_allclose(
-        alone.curves["return_mean"][0], all_three.curves["return_mean"][2], rtol=1e-3
+        others.curves["return_mean"][0], all_three.curves["return_mean"][2], rtol=1e-3
     )
     assert not np.array_equal(
         all_three.curves["return_mean"][0], all_three.curves["return_mean"][1]
@@ -66,18 +66,18 @@ def test_the_second_call_compiles_nothing_even_with_other_numbers():
     listen = lambda event, seconds, **_: (
         compiled.append(event) if "backend_compile" in event else None
     )
-    train(SHORT, RNPG(window=2), seeds=2, iterations=3)
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
+        train(SHORT, RNPG(window=4), seeds=2, iterations=3)
+        assert compiled
+        compiled.clear()
         train(
             SHORT,
-            RNPG(window=2, learning_rate=0.3, damping=0.1, discount=0.5, decay=0.1),
+            RNPG(window=4, learning_rate=0.3, damping=0.1, discount=0.5, decay=0.1),
             seeds=2,
             iterations=7,
         )
         assert not compiled
-        train(SHORT, RNPG(window=9), seeds=2, iterations=3)
-        assert compiled
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
 
@@ -243,11 +243,11 @@ def test_lqc_finds_its_optimum():
         weights=Weights(ratio="occupancy"),
         project=Box(-3.0, 3.0),
     )
-    result = train(LQC(), algorithm, collector=Draws(10), seeds=20, iterations=1500)
+    result = train(LQC(), algorithm, collector=Draws(10), seeds=20, iterations=500)
     shifts = np.asarray(result.policies.shift)
     assert result.policy(3).shift == shifts[3]
     # Var θ_n ≈ n^−0.9 Σ∞ with Σ∞ = 0.65 for these settings, so all of twenty lie within 5 standard deviations.
-    assert np.abs(shifts).max() < 5 * (0.65 * 1500**-0.9) ** 0.5
+    assert np.abs(shifts).max() < 5 * (0.65 * 500**-0.9) ** 0.5
 
 
 def test_a_chain_is_solved_with_probabilities_as_parameters():

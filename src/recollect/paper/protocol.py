@@ -207,11 +207,11 @@ class Scale:
 FULL = Scale()
 QUICK = Scale(
     seeds=10,
-    iterations={CARTPOLE.env: 30, PENDULUM.env: 5},
+    iterations={CARTPOLE.env: 24, PENDULUM.env: 2},
     windows=(1, 10),
     ppo_windows=(1, 2),
     timing_iterations=3,
-    timing_seeds=1,
-    trpo_iterations=10,
-    normality=Normality(cases=((5, 1), (5, 5)), replications=200, iterations=2000),
+    timing_seeds=10,
+    trpo_iterations=3,
+    normality=Normality(cases=((5, 5),), replications=200, iterations=2000),
 )
