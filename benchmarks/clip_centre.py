@@ -41,7 +41,7 @@ def main() -> None:
                 iterations=ITERATIONS,
                 progress=False,
             )
-            silenced = np.nanmean(run.curves["silenced_by_age"][:, 20:], axis=(0, 1))
+            silenced = np.nanmean(run.curves["clip_fraction_by_age"][:, 20:], axis=(0, 1))
             returns = run.curves["recent_return"]
             known = np.isfinite(returns).all(0)  # after the first 20 episodes of every seed
             label = f"around {'1' if centre == 'one' else 'the current ratio'}, α = {rate:g}"

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from recollect.step.solve import Auto, ConjugateGradients
+
 ROWS = 80_000
 WIDTHS = (64, 64)
 DAMPING = 1e-3
@@ -58,12 +60,11 @@ def ours(tolerance: float):
     from recollect.estimate.fisher import Fisher
     from recollect.estimate.gradient import policy_gradient
     from recollect.policies.scores import score_matrix
-    from recollect.step.solve import Solver
 
     weights, *arrays = data()
     policy = policy_of(weights)
     observations, actions, importance, advantages = map(jnp.asarray, arrays)
-    solver = Solver(tolerance=tolerance)
+    solver = Auto(ConjugateGradients(tolerance=tolerance))
     count = jnp.array(ROWS)
 
     @eqx.filter_jit

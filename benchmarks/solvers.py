@@ -22,7 +22,7 @@ from recollect.policies import Policy, softmax_policy
 from recollect.policies.scores import score_matrix
 from recollect.report.tables import markdown
 from recollect.run.train import train
-from recollect.step.solve import Solver, cheapest
+from recollect.step.solve import ConjugateGradients, cheapest
 
 DAMPING = 1e-3
 NETWORKS = {226: (32,), 1282: (32, 32), 4610: (64, 64)}
@@ -37,7 +37,7 @@ def trained(widths: tuple[int, ...]) -> Policy:
     start = lambda key: softmax_policy(key, 4, 2, widths)
     return train(
         CartPole(max_steps=200),
-        RNPG(window=5, solver=Solver("cg")),
+        RNPG(window=5, solver=ConjugateGradients()),
         policy=start,
         iterations=30,
         progress=False,

@@ -10,7 +10,8 @@ Stable-Baselines3's in the same run, if it is installed (extra `benchmark`).
 import contextlib
 import time
 
-from recollect import PPO, Advantages, Architecture, CartPole, Critic, Steps, train
+from recollect import PPO, Architecture, CartPole, Critic, Steps, train
+from recollect.estimate.advantages import GAE
 from recollect.report.tables import markdown
 
 STEPS = 300_000
@@ -25,7 +26,7 @@ def ours() -> float:
     run = train(
         CartPole(),
         PPO(
-            advantages=Advantages("gae", "critic", gae_lambda=0.8, standardise=True),
+            advantages=GAE(gae_lambda=0.8, standardise=True),
             critic=Critic(
                 widths=(64, 64), epochs=20, minibatch=256, learning_rate=1e-3, fit="batch"
             ),

@@ -13,7 +13,9 @@ from recollect.batch import Batch
 from recollect.collect.compiled import Draws, Steps
 from recollect.envs import CartPole, garnet
 from recollect.estimate.advantages import (
-    Advantages,
+    ExactAdvantages,
+    Returns,
+    VTrace,
     _standardised,
     linear_values,
     returns_to_go,
@@ -178,7 +180,7 @@ def test_vtrace_takes_the_ratio_as_it_is_and_corrects_the_targets(ratio):
     critic = Critic(widths=(8,)).init(KEY, 4)
     units = jax.tree.map(lambda x: x + 3.0, critic.value_units)
     critic = dataclasses.replace(critic, value_units=units)
-    rule = Advantages("vtrace", "critic", gae_lambda=0.9, truncate_rho=2.0, truncate_c=1.5)
+    rule = VTrace(gae_lambda=0.9, truncate_rho=2.0, truncate_c=1.5)
     found = estimate(rule, batches, policy, log_ratio=np.log(ratio), critic=critic)
     shape = batches.rewards.shape
     ρ, c = (np.full(shape, min(ratio, most), np.float32) for most in (2.0, 1.5))
@@ -199,7 +201,7 @@ def test_standardised_advantages_have_mean_zero_and_deviation_one(baseline):
     """Also where the baseline leaves a mean other than zero."""
     batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
     mask = np.asarray(batches.mask)
-    rules = (Advantages(baseline=baseline, standardise=scale) for scale in (False, True))
+    rules = (Returns(baseline=baseline, standardise=scale) for scale in (False, True))
     plain, scaled = (estimate(rule, batches, policy).advantages[mask] for rule in rules)
     assert baseline != "none" or plain.mean() > plain.std()
     np.testing.assert_allclose([scaled.mean(), scaled.std()], [0, 1], atol=1e-3)
@@ -207,7 +209,7 @@ def test_standardised_advantages_have_mean_zero_and_deviation_one(baseline):
 
 def test_an_overflowing_ratio_stays_finite():
     batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
-    huge = Advantages("vtrace", "critic", truncate_rho=float("inf"), truncate_c=1.0)
+    huge = VTrace(truncate_rho=float("inf"), truncate_c=1.0)
     for log_ratio in (1e4, -1e4):
         found = estimate(
             huge, batches, policy, log_ratio=log_ratio, critic=Critic(widths=(8,)).init(KEY, 4)
@@ -219,13 +221,13 @@ def test_baselines():
     batches, policy = history_of(CartPole(max_steps=40), Steps(4, 30))
     mask = np.asarray(batches.mask)
     found = [
-        estimate(Advantages(baseline=b), batches, policy).advantages
+        estimate(Returns(baseline=b), batches, policy).advantages
         for b in ("none", "mean", "linear")
     ]
     plain, centred, fitted = found
     np.testing.assert_allclose(centred[mask], plain[mask] - plain[mask].mean(), atol=1e-4)
     assert fitted[mask].var() < centred[mask].var()
-    scaled = estimate(Advantages(standardise=True), batches, policy).advantages
+    scaled = estimate(Returns(standardise=True), batches, policy).advantages
     np.testing.assert_allclose([scaled[mask].mean(), scaled[mask].std()], [0, 1], atol=1e-3)
     for estimates in (plain, centred, fitted, scaled):
         assert (estimates[~mask] == 0).all()
@@ -255,9 +257,7 @@ def test_exact_advantages_are_those_of_the_current_policy():
     env = garnet(0, states=4, actions=2)
     batches, _ = history_of(env, Draws(6))
     policy = tabular_softmax_policy(4, 2)
-    found = estimate(
-        Advantages(estimator="exact"), batches, policy, env.discount, oracle=env
-    ).advantages
+    found = estimate(ExactAdvantages(), batches, policy, env.discount, oracle=env).advantages
     batches = jax.device_get(batches)
     expected = computed(env.advantages, policy)[batches.observations.argmax(-1), batches.actions]
     np.testing.assert_allclose(found[batches.mask], expected[batches.mask], atol=1e-5)

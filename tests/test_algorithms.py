@@ -12,19 +12,19 @@ import pytest
 from helpers import ENV, batch_of, computed, parameters, random_policy, update, updated
 
 from recollect.algorithms import PG, PPO, REFUSALS, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
-from recollect.algorithms.base import begin, judge, reweighed_gradient
-from recollect.algorithms.natural import reweighed_fisher
+from recollect.algorithms.base import begin, reweighed_gradient
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.envs import LQC, CartPole, garnet
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import GAE, ExactAdvantages, Returns, VTrace
 from recollect.estimate.critic import Critic
+from recollect.estimate.fisher import ExpectedFisher
 from recollect.memory.history import History
-from recollect.memory.rows import Packing, recall, remember_occupancy
-from recollect.memory.weights import Weights
+from recollect.memory.rows import Packing, recall
+from recollect.memory.weights import OccupancyRatio, PolicyRatio
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
 from recollect.policies.scores import expected_score_matrix
 from recollect.step.project import Ball, Box
-from recollect.step.solve import Solver
+from recollect.step.solve import Cholesky, ConjugateGradients
 from recollect.step.surrogate import clipped_surrogate, silenced
 from recollect.tree import flatten
 
@@ -40,10 +40,10 @@ def test_a_window_of_one_is_the_vanilla_algorithm():
     np.testing.assert_array_equal(after(RPG(window=1)), after(VPG()))
     np.testing.assert_array_equal(after(RNPG(window=1)), after(VNPG()))
     np.testing.assert_array_equal(
-        after(RTRPO(window=1, advantages=Advantages())), after(TRPO(advantages=Advantages()))
+        after(RTRPO(window=1, advantages=Returns())), after(TRPO(advantages=Returns()))
     )
     np.testing.assert_array_equal(
-        after(RPPO(window=1, advantages=Advantages())), after(PPO(advantages=Advantages()))
+        after(RPPO(window=1, advantages=Returns())), after(PPO(advantages=Returns()))
     )
     assert np.abs(after(RNPG(window=3)) - after(VNPG())).max() > 1e-4
 
@@ -99,13 +99,13 @@ def test_the_solvers_take_the_same_step():
     [
         RPG(
             window=2,
-            advantages=Advantages("vtrace", "critic"),
+            advantages=VTrace(),
             critic=Critic(widths=(6,), epochs=2),
         ),
         RNPG(window=2),
-        RNPG(window=2, fisher="expected"),
-        RTRPO(window=2, advantages=Advantages("gae", "linear")),
-        RPPO(window=2, advantages=Advantages("gae", "linear"), minibatch=16),
+        RNPG(window=2, fisher=ExpectedFisher()),
+        RTRPO(window=2, advantages=GAE(baseline="linear")),
+        RPPO(window=2, advantages=GAE(baseline="linear"), minibatch=16),
     ],
     ids=["pg critic", "npg", "expected", "trpo", "ppo"],
 )
@@ -131,8 +131,8 @@ def test_padding_filled_with_nan_changes_nothing(algorithm):
         (RNPG(window=2), "log_probs", jnp.nan),
         (RNPG(window=2), "observations", jnp.inf),
         (RNPG(window=2, optimizer="adam"), "rewards", jnp.nan),
-        (RTRPO(window=2, advantages=Advantages()), "rewards", jnp.nan),
-        (RPPO(window=2, advantages=Advantages()), "rewards", jnp.nan),
+        (RTRPO(window=2, advantages=Returns()), "rewards", jnp.nan),
+        (RPPO(window=2, advantages=Returns()), "rewards", jnp.nan),
     ],
     ids=["pg", "npg", "npg log_probs", "npg observations", "adam", "trpo", "ppo"],
 )
@@ -157,14 +157,14 @@ def test_weights_that_overflow_are_refused():
     after_update, info = update(RPG(window=2), state, absurd, KEY)
     assert REFUSALS[int(info.refused)] == "the gradient is not finite"
     np.testing.assert_array_equal(parameters(after_update.policy), parameters(state.policy))
-    _, info = update(RPG(window=2, weights=Weights(truncate=5.0)), state, absurd, KEY)
+    _, info = update(RPG(window=2, weights=PolicyRatio(truncate=5.0)), state, absurd, KEY)
     assert info.refused == 0
     assert info.max_weight == 5
 
 
 @pytest.mark.parametrize(
     "algorithm",
-    [RPG(window=3), RNPG(window=3), RTRPO(window=3, advantages=Advantages())],
+    [RPG(window=3), RNPG(window=3), RTRPO(window=3, advantages=Returns())],
     ids=["pg", "npg", "trpo"],
 )
 def test_what_overflows_leaves_the_window(algorithm):
@@ -196,7 +196,7 @@ def test_ppo_refuses_an_update_that_was_cut_short_by_a_bad_minibatch():
     """A first step that is far too long makes the next slope meaningless; what came before it is not kept either."""
     algorithm = RPPO(
         window=2,
-        advantages=Advantages(),
+        advantages=Returns(),
         optimizer="sgd",
         learning_rate=1e25,
         max_gradient_norm=float("inf"),
@@ -209,7 +209,7 @@ def test_ppo_refuses_an_update_that_was_cut_short_by_a_bad_minibatch():
 
 
 def test_only_a_failed_step_raises_the_damping_of_trpo():
-    algorithm = RTRPO(window=2, advantages=Advantages(), backtracks=1, target_kl=1e-3)
+    algorithm = RTRPO(window=2, advantages=Returns(), backtracks=1, target_kl=1e-3)
     state, _ = updated(algorithm, POLICY, KEY, updates=2)
     state = dataclasses.replace(state, caution=jnp.array(8.0))
     batch = batch_of(jax.random.key(5), state.policy)
@@ -224,7 +224,7 @@ def test_only_a_failed_step_raises_the_damping_of_trpo():
 
 
 def test_a_batch_without_signal_is_told_apart_from_a_failed_search():
-    algorithm = RTRPO(window=1, advantages=Advantages())
+    algorithm = RTRPO(window=1, advantages=Returns())
     state, _ = updated(algorithm, POLICY, KEY, updates=1)
     batch = batch_of(jax.random.key(5), state.policy)
     after_update, info = update(
@@ -239,7 +239,7 @@ def test_a_direction_that_does_not_solve_the_system_is_refused():
     algorithm = RNPG(
         window=2,
         damping=1e-6,
-        solver=Solver("cg", tolerance=1e-4, max_steps=1, preconditioner_rows=0),
+        solver=ConjugateGradients(tolerance=1e-4, max_steps=1, preconditioner_rows=0),
     )
     state, info = updated(algorithm, POLICY, KEY, updates=1)
     assert info.solver_residual > 0.5
@@ -249,7 +249,7 @@ def test_a_direction_that_does_not_solve_the_system_is_refused():
 
 def test_the_closed_form_fisher_matrix_does_not_weigh_states_by_actions():
     """Its actions are integrated out: how likely they were tells nothing of the state."""
-    algorithm = RNPG(window=2, fisher="expected")
+    algorithm = RNPG(window=2, fisher=ExpectedFisher())
     start = policy_and_older_batch(algorithm)
     policy = start.state.policy
     fisher = computed(
@@ -280,7 +280,7 @@ def policy_and_older_batch(algorithm):
 
 def test_a_step_to_infinity_is_refused():
     state, info = updated(
-        VPG(learning_rate=1e38, advantages=Advantages(baseline="none")),
+        VPG(learning_rate=1e38, advantages=Returns(baseline="none")),
         random_policy(KEY),
         KEY,
         updates=2,
@@ -294,7 +294,7 @@ SHARED = {
     "window": 2,
     "discount": 0.8,
     "discount_states": True,
-    "weights": [Weights(truncate=0.9), Weights(self_normalise=True)],
+    "weights": [PolicyRatio(truncate=0.9), PolicyRatio(self_normalise=True)],
     "project": Box(-0.3, 0.3),
 }
 ASCENT = {"learning_rate": 0.02, "decay": 0.5, "optimizer": "sgd", "objective_scale": True}
@@ -304,20 +304,20 @@ NATURAL = {
     "fisher": "expected",
     "independent_fisher": True,
     "solver": [
-        Solver("cg", tolerance=0.5, preconditioner_rows=0),
-        Solver("cg", max_steps=1, preconditioner_rows=0),
+        ConjugateGradients(tolerance=0.5, preconditioner_rows=0),
+        ConjugateGradients(max_steps=1, preconditioner_rows=0),
     ],
 }
-V_TRACE = Advantages("vtrace", "critic")
+V_TRACE = VTrace()
 CRITIC_CHANGES = {
     "advantages": [
-        Advantages("gae", "critic"),
-        Advantages("return", "critic"),
-        Advantages("vtrace", "linear"),
-        Advantages("vtrace", "critic", standardise=True),
-        Advantages("vtrace", "critic", gae_lambda=0.5),
-        Advantages("vtrace", "critic", truncate_rho=0.5),
-        Advantages("vtrace", "critic", truncate_c=0.5),
+        GAE(),
+        Returns(baseline="critic"),
+        VTrace(baseline="linear"),
+        VTrace(standardise=True),
+        VTrace(gae_lambda=0.5),
+        VTrace(truncate_rho=0.5),
+        VTrace(truncate_c=0.5),
     ],
     "critic": dataclasses.replace(SMALL, epochs=1),
 }
@@ -327,7 +327,7 @@ BASES = {
     # So wide a trust region that the line search has work to do.
     "trpo": RTRPO(
         window=3,
-        advantages=Advantages(baseline="linear"),
+        advantages=Returns(baseline="linear"),
         target_kl=1.0,
         damping=1e-4,
         shrink=0.9,
@@ -335,7 +335,7 @@ BASES = {
     ),
     "ppo": RPPO(
         window=3,
-        advantages=Advantages(baseline="linear"),
+        advantages=Returns(baseline="linear"),
         learning_rate=0.05,
         epochs=3,
         minibatch=32,
@@ -349,9 +349,9 @@ CHANGES = {
         **NATURAL,
         "optimizer": "adam",
         "advantages": [
-            Advantages(baseline="none"),
-            Advantages(baseline="linear"),
-            Advantages(standardise=True),
+            Returns(baseline="none"),
+            Returns(baseline="linear"),
+            Returns(standardise=True),
         ],
         "project": [Box(-0.3, 0.3), Ball(0.5)],
         "critic": [],
@@ -361,7 +361,7 @@ CHANGES = {
         **SHARED,
         **{field: [] for field in ("discount", "discount_states", *NATURAL)},
         **dict(
-            advantages=Advantages(baseline="none"),
+            advantages=Returns(baseline="none"),
             critic=[],
             target_kl=0.01,
             decay=2.0,
@@ -375,14 +375,16 @@ CHANGES = {
         **{field: [] for field in ("discount", "discount_states")},
         **ASCENT,
         **dict(
-            advantages=Advantages(baseline="none"),
+            advantages=Returns(baseline="none"),
             critic=[],
             clip=0.3,
             clip_centre="current",
             epochs=2,
             minibatch=200,
         ),
-        **dict(entropy=0.5, target_kl=1e-5, max_gradient_norm=1e-3, weights=Weights(truncate=0.9)),
+        **dict(
+            entropy=0.5, target_kl=1e-5, max_gradient_norm=1e-3, weights=PolicyRatio(truncate=0.9)
+        ),
     },
 }
 """For each algorithm all of its fields with other values; nothing for a field that another row tests, as the code is shared."""
@@ -412,7 +414,7 @@ def test_every_field_changes_the_update(name, field, value):
 
 
 def test_trpo_without_backtracking_is_npg_scaled_to_the_radius():
-    plain = dict(window=3, damping=0.01, advantages=Advantages(), solver=Solver("cholesky"))
+    plain = dict(window=3, damping=0.01, advantages=Returns(), solver=Cholesky())
     state, _ = updated(RTRPO(**plain), POLICY, KEY, updates=2)
     batch = batch_of(jax.random.key(5), state.policy)
     moved, info = update(RTRPO(target_kl=1e-5, **plain), state, batch, KEY)
@@ -431,7 +433,7 @@ def test_trpo_without_backtracking_is_npg_scaled_to_the_radius():
     )
 
     def rows(history, policy):
-        recalled = recall(history, policy, Weights())
+        recalled = recall(history, policy, PolicyRatio())
         return recalled.scores.columns(), recalled.coefficients(3)
 
     columns, coefficients = computed(rows, moved.history, state.policy)
@@ -443,7 +445,7 @@ def test_trpo_without_backtracking_is_npg_scaled_to_the_radius():
 
 
 def test_a_line_search_that_cannot_succeed_restores_the_policy_and_raises_the_damping():
-    algorithm = RTRPO(window=2, advantages=Advantages())
+    algorithm = RTRPO(window=2, advantages=Returns())
     state, _ = updated(algorithm, POLICY, KEY, updates=2)
     # Every candidate is pushed into a corner far outside the trust region.
     hopeless = dataclasses.replace(algorithm, project=Box(5.0, 6.0))
@@ -467,7 +469,7 @@ def test_a_policy_without_doubts_is_left_alone():
     """Its probabilities are 0 and 1, so every score is 0, and with them gradient, direction and curvature."""
     θ, unflatten = flatten(POLICY)
     sure = unflatten(1e5 * θ)
-    state, info = updated(RTRPO(window=2, advantages=Advantages()), sure, KEY, updates=1)
+    state, info = updated(RTRPO(window=2, advantages=Returns()), sure, KEY, updates=1)
     assert float(info.gradient_norm) < 1e-20
     assert REFUSALS[int(info.refused)] == "the gradient is zero, the batches hold no signal"
     np.testing.assert_array_equal(parameters(state.policy), parameters(sure))
@@ -476,7 +478,7 @@ def test_a_policy_without_doubts_is_left_alone():
 def test_accepted_steps_stay_inside_the_trust_region_on_fresh_states():
     env, algorithm = (
         CartPole(max_steps=200),
-        RTRPO(window=4, advantages=Advantages(baseline="linear"), target_kl=0.02),
+        RTRPO(window=4, advantages=Returns(baseline="linear"), target_kl=0.02),
     )
     state = algorithm.init(POLICY, batch_of(KEY, POLICY, env, Steps(8, 50)), KEY)
     mean_kl = eqx.filter_jit(
@@ -500,7 +502,7 @@ ONE_STEP = dict(
     epochs=1,
     minibatch=10**6,
     optimizer="sgd",
-    advantages=Advantages(),
+    advantages=Returns(),
     max_gradient_norm=float("inf"),
 )
 
@@ -510,7 +512,7 @@ def test_ppo_with_infinite_clip_and_one_full_batch_step_is_the_policy_gradient()
     np.testing.assert_allclose(after(ppo), after(RPG(window=3, learning_rate=0.05)), atol=1e-6)
     _, info = updated(ppo, POLICY, KEY)
     assert info.gradient_steps == 1
-    assert (info.silenced_by_age == 0).all()
+    assert (info.clip_fraction_by_age == 0).all()
 
 
 def test_ppo_clips_the_gradient_by_its_norm_and_stops_at_the_target():
@@ -521,7 +523,7 @@ def test_ppo_clips_the_gradient_by_its_norm_and_stops_at_the_target():
         np.linalg.norm(parameters(state.policy) - parameters(POLICY)), 1e-3, rtol=1e-3
     )
     eager = RPPO(
-        window=2, epochs=20, minibatch=32, learning_rate=0.05, advantages=Advantages(), clip=10.0
+        window=2, epochs=20, minibatch=32, learning_rate=0.05, advantages=Returns(), clip=10.0
     )
     _, free = updated(eager, POLICY, KEY, updates=1)
     _, held = updated(dataclasses.replace(eager, target_kl=0.01), POLICY, KEY, updates=1)
@@ -532,16 +534,16 @@ def test_ppo_clips_the_gradient_by_its_norm_and_stops_at_the_target():
 def test_a_clip_around_one_silences_old_samples_and_one_around_the_current_ratio_does_not():
     """Before the policy has moved, no sample is silenced by a clip around where it starts."""
     still = RPPO(
-        window=3, learning_rate=1e-9, epochs=1, advantages=Advantages(baseline="linear"), clip=0.05
+        window=3, learning_rate=1e-9, epochs=1, advantages=Returns(baseline="linear"), clip=0.05
     )
     state, _ = updated(
-        RPPO(window=3, learning_rate=0.05, advantages=Advantages(baseline="linear")), POLICY, KEY
+        RPPO(window=3, learning_rate=0.05, advantages=Returns(baseline="linear")), POLICY, KEY
     )
     batch = batch_of(jax.random.key(5), state.policy)
     silenced = {
         centre: update(dataclasses.replace(still, clip_centre=centre), state, batch, KEY)[
             1
-        ].silenced_by_age
+        ].clip_fraction_by_age
         for centre in ("one", "current")
     }
     assert silenced["one"][0] == 0
@@ -567,10 +569,10 @@ def test_the_surrogate_by_hand():
 
 def test_solver_choices_that_must_not_matter_do_not():
     """A preconditioner and a warm start change the road, not the end."""
-    base = after(RNPG(window=3, damping=0.01, solver=Solver("cg", tolerance=1e-6)))
+    base = after(RNPG(window=3, damping=0.01, solver=ConjugateGradients(tolerance=1e-6)))
     for solver in (
-        Solver("cg", tolerance=1e-6, warm_start=True),
-        Solver("cg", tolerance=1e-6, preconditioner_rows=8),
+        ConjugateGradients(tolerance=1e-6, warm_start=True),
+        ConjugateGradients(tolerance=1e-6, preconditioner_rows=8),
     ):
         np.testing.assert_allclose(
             after(RNPG(window=3, damping=0.01, solver=solver)), base, atol=1e-3
@@ -714,7 +716,7 @@ def reuse_estimates(env, behaviours, target, rules, replications=4000, samples=1
         history = History.empty(batches[0], len(batches))
         for batch in batches:
             history, _ = history.push(batch)
-        exact = Advantages(estimator="exact")
+        exact = ExactAdvantages()
         algorithm = PG(
             window=len(batches),
             discount=env.discount,
@@ -733,7 +735,7 @@ def test_exact_ratios_make_the_reuse_estimator_unbiased():
     behaviours = [unflatten(0.8 * jax.random.normal(jax.random.key(i), θ.shape)) for i in range(3)]
     target = unflatten(jnp.linspace(-0.5, 1.0, θ.size))
     exact = computed(env.gradient, target)
-    rules = Weights(ratio="occupancy"), Weights(ratio="policy")
+    rules = OccupancyRatio(), PolicyRatio()
     unbiased, biased = map(np.asarray, reuse_estimates(env, behaviours, target, rules))
     error = lambda estimates: estimates.std(0) / len(estimates) ** 0.5
     assert (np.abs(unbiased.mean(0) - exact) < 4 * error(unbiased)).all()
@@ -748,7 +750,7 @@ def test_two_iterations_show_the_bias_of_section_2_4():
         discount=0.5,
         learning_rate=0.05,
         objective_scale=True,
-        advantages=Advantages(estimator="exact"),
+        advantages=ExactAdvantages(),
     )
     start = ShiftPolicy(jnp.array(0.5))
 
@@ -787,7 +789,7 @@ def test_info_tells_the_truth():
     assert ENV.max_steps == newest.mask.shape[1]
 
 
-STILL = dict(learning_rate=1e-9, damping=0.01, solver=Solver("cholesky"))
+STILL = dict(learning_rate=1e-9, damping=0.01, solver=Cholesky())
 """Policies stay where they are, so that every weight is one and dense formulas are short."""
 
 
@@ -837,7 +839,7 @@ def test_a_short_gradient_is_not_stretched():
 
 def test_shares_of_silenced_transitions_are_of_their_age():
     """Where every advantage is positive, ratios above 1 + ε are silenced."""
-    base = dict(window=3, advantages=Advantages(baseline="none"), clip=0.05)
+    base = dict(window=3, advantages=Returns(baseline="none"), clip=0.05)
     state, _ = updated(RPPO(learning_rate=0.05, **base), POLICY, KEY)
     batch = batch_of(jax.random.key(5), state.policy)
     after_update, info = update(RPPO(learning_rate=1e-9, epochs=1, **base), state, batch, KEY)
@@ -847,11 +849,11 @@ def test_shares_of_silenced_transitions_are_of_their_age():
     above = np.asarray(log_ratio > np.log(1.05))
     expected = [above[age][batches.mask[age]].mean() for age in range(3)]
     assert max(expected) > 0.05
-    np.testing.assert_allclose(info.silenced_by_age, expected, atol=1e-6)
+    np.testing.assert_allclose(info.clip_fraction_by_age, expected, atol=1e-6)
 
 
 def test_explained_variance_is_that_of_the_targets():
-    algorithm = RPG(window=1, advantages=Advantages("return", "linear"))
+    algorithm = RPG(window=1, advantages=Returns(baseline="linear"))
     batch = batch_of(jax.random.key(5), POLICY)
     state, info = update(algorithm, algorithm.init(POLICY, batch, KEY), batch, KEY)
     batches = state.history.batches
@@ -869,7 +871,7 @@ def test_an_independent_batch_that_is_not_finite_is_refused(name):
     algorithm = dict(npg=RNPG, trpo=RTRPO)[name](
         window=2,
         independent_fisher=True,
-        advantages=Advantages(),
+        advantages=Returns(),
     )
     batch, other = batch_of(jax.random.key(1), POLICY), batch_of(jax.random.key(2), POLICY)
     bad = eqx.tree_at(lambda b: b.observations, other, other.observations.at[1, 0, 0].set(jnp.inf))

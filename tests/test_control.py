@@ -17,7 +17,7 @@ from recollect.algorithms.control import (
 )
 from recollect.batch import Batch
 from recollect.collect.compiled import Episodes, Steps
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import Returns
 from recollect.estimate.critic import Critic
 
 KEY = jax.random.key(0)
@@ -56,7 +56,7 @@ def test_the_control_of_rppo_takes_as_many_steps_also_while_the_window_fills():
 
 @pytest.mark.parametrize("how", [lambda reuse: reuse, without_reuse, equal_steps_control])
 def test_steps_follow_from_the_sizes_of_the_batches(how):
-    algorithm = how(dataclasses.replace(RPPO_3, advantages=Advantages()))
+    algorithm = how(dataclasses.replace(RPPO_3, advantages=Returns()))
     found = updates(algorithm, Episodes(3), 5)
     sizes = np.array([int(batch.mask.sum()) for _, _, batch in found])
     assert len(set(sizes)) > 1
@@ -84,7 +84,7 @@ def test_the_control_of_rppo_forgets_what_came_before():
 
 def test_in_one_minibatch_copies_change_nothing():
     """Sweeps over all rows at once see the same mean, however often each row is there."""
-    settings = dict(epochs=3, minibatch=10**6, advantages=Advantages(), learning_rate=0.01)
+    settings = dict(epochs=3, minibatch=10**6, advantages=Returns(), learning_rate=0.01)
     vanilla = updates(PPO(**settings), Episodes(3), 4)[-1][0]
     copies = updates(equal_steps_control(RPPO(window=3, **settings)), Episodes(3), 4)[-1][0]
     np.testing.assert_allclose(parameters(copies.policy), parameters(vanilla.policy), atol=1e-5)
@@ -103,14 +103,14 @@ def test_the_control_of_rtrpo_fits_its_critic_as_often():
 
 def test_where_no_steps_grow_the_control_is_a_window_of_1():
     newest = RTRPO(window=3, critic=dataclasses.replace(CRITIC, fit="batch"))
-    for algorithm in (newest, RNPG(window=3), RTRPO(window=3, advantages=Advantages())):
+    for algorithm in (newest, RNPG(window=3), RTRPO(window=3, advantages=Returns())):
         assert equal_steps_control(algorithm) == without_reuse(algorithm)
     assert without_reuse(newest) == TRPO(fisher_window=1, critic=newest.critic)
     assert equal_steps_control(RTRPO(window=3, critic=CRITIC)).critic.epochs == 6
 
 
 def test_the_control_has_the_settings_of_what_it_controls():
-    copies = equal_steps_control(RPPO(window=3, discount=0.9, advantages=Advantages()))
+    copies = equal_steps_control(RPPO(window=3, discount=0.9, advantages=Returns()))
     assert isinstance(copies, NewestRepeated)
     for field in ("window", "discount", "advantages", "critic", "weights", "project"):
         assert getattr(copies, field) == getattr(copies.algorithm, field)

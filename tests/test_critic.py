@@ -11,7 +11,7 @@ import pytest
 from helpers import ENV, batch_of, computed, random_policy, update
 
 from recollect.algorithms import RPG
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import Returns
 from recollect.estimate.critic import Critic, Units, _in_units
 from recollect.minibatches import sweep
 
@@ -144,7 +144,7 @@ def test_advantages_are_taken_before_the_critic_sees_their_batch():
     found = {}
     for epochs in (1, 60):
         critic = Critic(widths=(8,), epochs=epochs, minibatch=16, learning_rate=0.01)
-        algorithm = RPG(window=2, advantages=Advantages("return", "critic"), critic=critic)
+        algorithm = RPG(window=2, advantages=Returns(baseline="critic"), critic=critic)
         state = algorithm.init(policy, batch, KEY)
         found[epochs] = update(algorithm, state, batch, KEY)
     (lazy, lazy_info), (eager, eager_info) = found[1], found[60]

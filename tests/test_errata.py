@@ -15,7 +15,7 @@ from recollect.envs import LQC, InvertedPendulum, garnet
 from recollect.estimate.gradient import policy_gradient
 from recollect.memory.history import History
 from recollect.memory.rows import recall
-from recollect.memory.weights import Weights
+from recollect.memory.weights import PolicyRatio
 from recollect.policies import ShiftPolicy, softmax_policy, tabular_softmax_policy
 from recollect.policies.architecture import Architecture
 from recollect.run.fit import check_fit
@@ -125,7 +125,7 @@ def test_7_old_samples_give_half_the_gradient_only_with_their_number_divided_out
 
     def half(key):
         batch = Draws(samples)(key, ENV, old, None, ENV.discount)[1].batch
-        recalled = recall(History.empty(batch, 1).push(batch)[0], new, Weights())
+        recalled = recall(History.empty(batch, 1).push(batch)[0], new, PolicyRatio())
         advantages = jax.vmap(lambda s, a: ENV.advantage(new, s, a))(
             recalled.observations, recalled.actions
         )

@@ -10,10 +10,10 @@ import pytest
 from helpers import random_policy
 
 from recollect.algorithms import PG, PPO
-from recollect.algorithms.base import begin, judge, reweighed_gradient
+from recollect.algorithms.base import begin, reweighed_gradient
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.envs import AbstractEnv, Actions, CartPole, Step, Tabular
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import GAE, Returns
 from recollect.estimate.gradient import policy_gradient
 from recollect.policies import tabular_softmax_policy
 from recollect.tree import flatten
@@ -91,7 +91,7 @@ SCALED = PG(
     discount=DISCOUNT,
     discount_states=True,
     objective_scale=True,
-    advantages=Advantages(baseline="none"),
+    advantages=Returns(baseline="none"),
 )
 
 
@@ -116,7 +116,7 @@ def test_draws_count_walks_that_ended_early():
     policy = corridor_policy()
     exact, oracle, wide = exact_gradient(policy)
     table = jnp.asarray(oracle.advantages(wide))
-    algorithm = PG(discount=DISCOUNT, objective_scale=True, advantages=Advantages("gae", "critic"))
+    algorithm = PG(discount=DISCOUNT, objective_scale=True, advantages=GAE())
 
     def one(key):
         batch = Draws(200)(key, Corridor(), policy, None, DISCOUNT)[1].batch
@@ -158,7 +158,7 @@ def test_ppo_has_the_same_scale():
     shared = dict(
         discount=DISCOUNT,
         discount_states=True,
-        advantages=Advantages(),
+        advantages=Returns(),
         learning_rate=0.1,
         optimizer="sgd",
     )

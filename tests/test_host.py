@@ -25,8 +25,9 @@ from recollect.cli import main
 from recollect.collect.host import HostCollector
 from recollect.envs import CartPole
 from recollect.envs.spaces import actions_of, decoder, encoder
-from recollect.estimate.advantages import Advantages
-from recollect.memory.weights import Weights
+from recollect.estimate.advantages import Returns
+from recollect.estimate.fisher import ExpectedFisher
+from recollect.memory.weights import PolicyRatio
 from recollect.policies import Gaussian, Policy, mlp, softmax_policy
 from recollect.policies.architecture import Architecture, make_policy
 from recollect.policies.normaliser import Normaliser
@@ -289,7 +290,7 @@ def test_batches_without_signal_do_not_end_the_run():
     """FrozenLake pays nothing before the goal is found, which the first batches do not."""
     with pytest.warns(UserWarning, match="the gradient is zero, the batches hold no signal"):
         run = train(
-            "FrozenLake-v1", TRPO(advantages=Advantages()), collector=Steps(2, 8), iterations=14
+            "FrozenLake-v1", TRPO(advantages=Returns()), collector=Steps(2, 8), iterations=14
         )
     refused = run.curves["refused"][0]
     assert REFUSALS[int(refused[0])].startswith("the gradient is zero")
@@ -579,10 +580,10 @@ def test_the_normaliser_moves_without_bending_importance_ratios():
 
     mask = jnp.ones(4000, bool)
     target = float(jax.vmap(moved.mode)(observations).mean())
-    ours = Weights()(score_matrix(moved, observations, actions)[0] - log_probs, mask)
+    ours = PolicyRatio()(score_matrix(moved, observations, actions)[0] - log_probs, mask)
     # A naive buffer keeps what the network saw, and the network itself has not changed: its ratios are all one.
     stored = jax.vmap(old.normalise)(observations)
-    naive = Weights()(
+    naive = PolicyRatio()(
         jax.vmap(lambda s, a: moved.head.log_prob(moved.network(s), a))(stored, actions)
         - log_probs,
         mask,
@@ -633,7 +634,7 @@ def test_a_network_of_ones_own_trains():
     start = lambda key: Policy(
         Convolution(key, images.shape, 2), Gaussian(jnp.zeros(2)), Normaliser.fresh(48)
     )
-    settings = dict(advantages=Advantages(), damping=0.1)
+    settings = dict(advantages=Returns(), damping=0.1)
     run = train(
         lambda: Anything(images, spaces.Box(-1, 1, (2,))),
         RTRPO(window=2, **settings),
@@ -648,7 +649,7 @@ def test_a_network_of_ones_own_trains():
     ):
         train(
             lambda: Anything(images, spaces.Box(-1, 1, (2,))),
-            RTRPO(fisher="expected", **settings),
+            RTRPO(fisher=ExpectedFisher(), **settings),
             policy=start,
             collector=Steps(2, 8),
             iterations=1,

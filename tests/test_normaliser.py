@@ -10,7 +10,7 @@ import pytest
 from helpers import batch_of, computed, parameters, random_policy, update
 
 from recollect.algorithms import REFUSALS, RNPG, RPG, RPPO, RTRPO
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import Returns
 from recollect.policies.normaliser import FURTHEST, Normaliser
 
 KEY = jax.random.key(0)
@@ -101,7 +101,7 @@ def mean_kl(old, new, batch):
 
 def test_no_step_leaves_the_trust_region_while_the_statistics_move():
     """From the policy that acted to the one that acts next, and nothing moves it after the search."""
-    algorithm = RTRPO(window=2, target_kl=0.05, advantages=Advantages(), damping=0.1)
+    algorithm = RTRPO(window=2, target_kl=0.05, advantages=Returns(), damping=0.1)
     policy = normalised(random_policy(KEY))
     state = algorithm.init(policy, batch_of(KEY, policy), KEY)
     accepted = 0
@@ -122,7 +122,7 @@ def test_no_step_leaves_the_trust_region_while_the_statistics_move():
 
 def test_the_search_sees_statistics_that_move_the_policy():
     """They alone take the policy further than the radius."""
-    algorithm = RTRPO(window=1, target_kl=1e-4, advantages=Advantages(), damping=0.1)
+    algorithm = RTRPO(window=1, target_kl=1e-4, advantages=Returns(), damping=0.1)
     state = algorithm.init(normalised(random_policy(KEY)), batch_of(KEY, random_policy(KEY)), KEY)
     state, _ = update(algorithm, state, drifting(KEY, state.policy, 1.0), KEY)
     after, info = update(algorithm, state, drifting(jax.random.key(1), state.policy, 30.0), KEY)
@@ -132,7 +132,7 @@ def test_the_search_sees_statistics_that_move_the_policy():
 
 @pytest.mark.parametrize(
     "algorithm",
-    [RPG(), RNPG(), RTRPO(advantages=Advantages()), RPPO(advantages=Advantages())],
+    [RPG(), RNPG(), RTRPO(advantages=Returns()), RPPO(advantages=Returns())],
     ids=["pg", "npg", "trpo", "ppo"],
 )
 def test_a_refused_update_moves_no_statistics(algorithm):

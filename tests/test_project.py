@@ -8,7 +8,7 @@ from helpers import parameters
 from scipy.optimize import minimize
 
 from recollect.policies import ShiftPolicy, tabular_direct_policy, tabular_softmax_policy
-from recollect.step.project import Ball, Box, Simplex, Unconstrained, parse_projection
+from recollect.step.project import Ball, Box, Simplex, Unconstrained
 from recollect.tree import flatten
 
 

@@ -12,7 +12,7 @@ from helpers import computed
 from recollect.estimate.fisher import Fisher
 from recollect.policies import softmax_policy
 from recollect.policies.scores import score_matrix
-from recollect.step.solve import Solver, _direct, cheapest
+from recollect.step.solve import Auto, Cholesky, ConjugateGradients, SampleSpace, cheapest
 from recollect.tree import traced_floats
 
 
@@ -51,12 +51,12 @@ def solve(solver, fisher, gradient, damping, guess=None):
 @pytest.mark.parametrize(
     "solver",
     [
-        Solver("cholesky"),
-        Solver("sample"),
-        Solver("cg", tolerance=1e-5),
-        Solver("cg", tolerance=1e-5, preconditioner_rows=0),
-        Solver("cg", tolerance=1e-5, preconditioner_rows=16),
-        Solver("auto", tolerance=1e-5),
+        Cholesky(),
+        SampleSpace(),
+        ConjugateGradients(tolerance=1e-5),
+        ConjugateGradients(tolerance=1e-5, preconditioner_rows=0),
+        ConjugateGradients(tolerance=1e-5, preconditioner_rows=16),
+        Auto(ConjugateGradients(tolerance=1e-5)),
     ],
     ids=["cholesky", "sample", "cg", "plain cg", "few rows", "auto"],
 )
@@ -86,11 +86,15 @@ def test_conjugate_gradients_stop_at_their_tolerance_and_limit():
 
 def test_a_preconditioner_and_a_good_guess_save_steps():
     fisher, gradient, damping = problem(2000, damping=1e-4)
-    plain = solve(Solver("cg", tolerance=1e-3, preconditioner_rows=0), fisher, gradient, damping)
-    helped = solve(Solver("cg", tolerance=1e-3, preconditioner_rows=256), fisher, gradient, damping)
+    plain = solve(
+        ConjugateGradients(tolerance=1e-3, preconditioner_rows=0), fisher, gradient, damping
+    )
+    helped = solve(
+        ConjugateGradients(tolerance=1e-3, preconditioner_rows=256), fisher, gradient, damping
+    )
     assert helped.steps < plain.steps / 2
     warm = solve(
-        Solver("cg", tolerance=1e-2, preconditioner_rows=0, warm_start=True),
+        ConjugateGradients(tolerance=1e-2, preconditioner_rows=0, warm_start=True),
         fisher,
         gradient,
         damping,
@@ -127,7 +131,7 @@ def test_a_preconditioner_lost_in_rounding_is_damped_more():
     """Eigenvalues over seven decades: in single precision the inverse of a few rows is noise at the damping asked for."""
     fisher, gradient, _ = problem(200)
     steep = Fisher(fisher.scores, 1e5 * fisher.coefficients, fisher.count)
-    solver = Solver("cg", tolerance=1e-2, preconditioner_rows=40, max_steps=60)
+    solver = ConjugateGradients(tolerance=1e-2, preconditioner_rows=40, max_steps=60)
     solution = solve(solver, steep, gradient, 1e-2)
     assert solution.residual <= 0.0101
     assert solution.steps < 60
@@ -137,7 +141,7 @@ def test_what_one_method_cannot_solve_another_tries():
     """The small N×N system loses all digits where the damping is far below the rounding of the matrix."""
     fisher, gradient, _ = problem(20)
     steep = Fisher(fisher.scores, 1e6 * fisher.coefficients, fisher.count)
-    solution = solve(Solver("sample"), steep, gradient, 1e-4)
+    solution = solve(SampleSpace(), steep, gradient, 1e-4)
     alone = computed(lambda: _direct(steep, 1e-4, "sample")(gradient))
     product = computed(steep.mv, alone) + 1e-4 * alone
     assert not np.linalg.norm(gradient - product) <= 0.5 * np.linalg.norm(gradient)

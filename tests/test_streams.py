@@ -13,7 +13,7 @@ from recollect import Episodes, Steps, host, train
 from recollect.algorithms import RNPG, VPG
 from recollect.collect.host import HostCollector
 from recollect.envs import AbstractEnv, Actions, Step
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import Returns
 from recollect.policies import AbstractPolicy, softmax_policy
 
 KEY = jax.random.key(3)
@@ -102,7 +102,7 @@ INDEPENDENT = RNPG(
     independent_fisher=True,
     learning_rate=1e-9,
     damping=1e-3,
-    advantages=Advantages(baseline="none"),
+    advantages=Returns(baseline="none"),
 )
 """Hardly moves the policy, and has a second batch for the Fisher matrix."""
 FIELDS = (

@@ -10,7 +10,7 @@ import pytest
 from recollect.algorithms import NPG
 from recollect.collect.compiled import Draws, Episodes
 from recollect.envs import LQC, CartPole, chain
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import GAE, ExactAdvantages
 from recollect.policies import AbstractPolicy, ShiftPolicy, softmax_policy, tabular_softmax_policy
 from recollect.theory.corridor import switched_corridor
 from recollect.theory.covariance import BLOCKS, Moments, moments, optimum, stationary_covariance
@@ -20,7 +20,7 @@ from recollect.tree import flatten
 
 BATCH, DAMPING = 4, 0.01
 DRAW = np.random.default_rng(0)
-EXACT = Advantages(estimator="exact")
+EXACT = ExactAdvantages()
 
 
 class Linear(AbstractPolicy):
@@ -333,7 +333,7 @@ def test_questions_without_an_answer_are_refused():
         predict_gain(
             LQC(),
             ShiftPolicy(jnp.array(0.0)),
-            NPG(discount=0.5, advantages=Advantages("gae", "critic")),
+            NPG(discount=0.5, advantages=GAE()),
         )
     with pytest.raises(ValueError, match="policy leads to no strict maximum"):
         optimum(chain(3), tabular_softmax_policy(3, 2))

@@ -18,7 +18,6 @@ from recollect import (
     RNPG,
     RTRPO,
     VPG,
-    Advantages,
     Architecture,
     Box,
     CartPole,
@@ -27,9 +26,7 @@ from recollect import (
     Episodes,
     ShiftPolicy,
     Simplex,
-    Solver,
     Steps,
-    Weights,
     chain,
     make,
     preset,
@@ -38,9 +35,12 @@ from recollect import (
 )
 from recollect.algorithms import ALGORITHMS, PG
 from recollect.envs import AbstractEnv, Actions, Step
+from recollect.estimate.advantages import GAE, ExactAdvantages, Returns
+from recollect.memory.weights import OccupancyRatio
 from recollect.run.fit import check_fit
 from recollect.run.presets import PRESETS
 from recollect.runtime import use_compilation_cache
+from recollect.step.solve import ConjugateGradients
 
 SHORT = CartPole(max_steps=20)
 
@@ -107,7 +107,7 @@ def test_limits():
 )
 def test_every_way_of_collecting_trains(collector):
     draws = isinstance(collector, Draws)
-    advantages = Advantages("gae", "critic") if draws else Advantages()
+    advantages = GAE() if draws else Returns()
     algorithm = RNPG(window=2, independent_fisher=True, advantages=advantages)
     result = train(SHORT, algorithm, collector=collector, seeds=2, iterations=4)
     assert (result.curves["refused"] == 0).all()
@@ -239,8 +239,8 @@ def test_lqc_finds_its_optimum():
         damping=0.01,
         objective_scale=True,
         independent_fisher=True,
-        advantages=Advantages(estimator="exact"),
-        weights=Weights(ratio="occupancy"),
+        advantages=ExactAdvantages(),
+        weights=OccupancyRatio(),
         project=Box(-3.0, 3.0),
     )
     result = train(LQC(), algorithm, collector=Draws(10), seeds=20, iterations=500)
@@ -258,7 +258,7 @@ def test_a_chain_is_solved_with_probabilities_as_parameters():
         discount=0.9,
         damping=0.1,
         project=Simplex(0.02),
-        advantages=Advantages(baseline="linear"),
+        advantages=Returns(baseline="linear"),
     )
     start = tabular_direct_policy(4, 2)
     result = train(env, algorithm, policy=start, collector=Episodes(8), seeds=2, iterations=100)
@@ -285,7 +285,7 @@ def test_starting_policies():
 def test_conjugate_gradients_keep_their_word_in_training():
     result = train(
         CartPole(max_steps=100),
-        RNPG(window=5, solver=Solver("cg", tolerance=0.01)),
+        RNPG(window=5, solver=ConjugateGradients(tolerance=0.01)),
         seeds=2,
         iterations=30,
     )

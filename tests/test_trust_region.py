@@ -10,16 +10,16 @@ from jaxtyping import Array, Float
 
 from recollect.algorithms import PPO, RTRPO, TRPO
 from recollect.batch import Batch
-from recollect.estimate.advantages import Advantages
+from recollect.estimate.advantages import Returns
 from recollect.memory.history import History
 from recollect.memory.rows import recall
-from recollect.memory.weights import Weights
+from recollect.memory.weights import PolicyRatio
 from recollect.policies import AbstractPolicy
 from recollect.step.solve import Solution
 from recollect.step.trust_region import backtrack, length_to_radius
 
 KEY = jax.random.key(0)
-PLAIN = Advantages(baseline="none")
+PLAIN = Returns(baseline="none")
 
 
 class Spread(AbstractPolicy):
@@ -190,7 +190,7 @@ def test_standard_errors_are_taken_between_trajectories():
         history = History.empty(batch_of(values[0], masks[0]), 2)
         for age in (1, 0):
             history, _ = history.push(batch_of(values[age], masks[age]))
-        recalled = recall(history, policy, Weights())
+        recalled = recall(history, policy, PolicyRatio())
         rows = recalled.packing.rows(values)
         return [recalled.average(rows, window) for window in (1, 2)]
 

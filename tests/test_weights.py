@@ -11,8 +11,12 @@ from recollect.collect.compiled import Draws
 from recollect.envs import LQC, garnet
 from recollect.memory.history import History
 from recollect.memory.rows import recall as _recall
-from recollect.memory.rows import remember_occupancy
-from recollect.memory.weights import Weights, effective_sample_size
+from recollect.memory.weights import (
+    WEIGHT_RULES,
+    OccupancyRatio,
+    PolicyRatio,
+    effective_sample_size,
+)
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
 from recollect.tree import flatten
 
@@ -34,7 +38,7 @@ def remembered(policies, batches, rule, oracle=None):
 
 @pytest.mark.parametrize(
     "rule",
-    [Weights(), Weights(truncate=2.0), Weights(self_normalise=True)],
+    [PolicyRatio(), PolicyRatio(truncate=2.0), PolicyRatio(self_normalise=True)],
     ids=["plain", "truncated", "normalised"],
 )
 def test_an_unchanged_policy_has_weights_of_one(rule):
@@ -54,7 +58,7 @@ def test_an_unchanged_policy_has_weights_of_one(rule):
 def test_weights_are_ratios_of_probabilities_newest_first():
     old, new = random_policy(KEY), random_policy(jax.random.key(1))
     first, second = batch_of(jax.random.key(2), old), batch_of(jax.random.key(3), new)
-    recalled = recall(remembered([old, new], [first, second], Weights()), new, Weights())
+    recalled = recall(remembered([old, new], [first, second], PolicyRatio()), new, PolicyRatio())
     by_age = recalled.packing.unpack(recalled.weights)
     np.testing.assert_allclose(by_age[0], second.mask, atol=1e-5)
     log_prob = lambda policy: jax.vmap(jax.vmap(policy.log_prob))(first.observations, first.actions)
@@ -67,7 +71,7 @@ def test_weights_are_ratios_of_probabilities_newest_first():
 
 
 def test_occupancy_ratio_of_a_table():
-    env, rule = garnet(0, states=4, actions=2), Weights(ratio="occupancy")
+    env, rule = garnet(0, states=4, actions=2), OccupancyRatio()
     θ, unflatten = flatten(tabular_softmax_policy(4, 2))
     old, new = unflatten(θ), unflatten(jax.random.normal(KEY, θ.shape))
     batch = batch_of(KEY, old, env, Draws(200), env.discount)
@@ -83,7 +87,7 @@ def test_occupancy_ratio_of_lqc_has_mean_one_and_the_policy_ratio_less_variance(
     batch = batch_of(KEY, old, env, Draws(50_000), 0.5)
     weights = {}
     for ratio in ("occupancy", "policy"):
-        rule = Weights(ratio=ratio)
+        rule = WEIGHT_RULES[ratio]()
         weights[ratio] = recall(
             remembered([old], [batch], rule, env), new, rule, oracle=env
         ).weights
@@ -97,12 +101,12 @@ def test_truncation_and_self_normalisation():
         jnp.array([True, True, True, False]),
     )
     np.testing.assert_allclose(
-        Weights(truncate=3.0)(log_ratio, mask), [3, 1, np.exp(-1), 0], rtol=1e-6
+        PolicyRatio(truncate=3.0)(log_ratio, mask), [3, 1, np.exp(-1), 0], rtol=1e-6
     )
-    weights = Weights()(log_ratio, mask)
-    np.testing.assert_allclose(Weights().normaliser(weights, mask.astype(float)), 3)
+    weights = PolicyRatio()(log_ratio, mask)
+    np.testing.assert_allclose(PolicyRatio().normaliser(weights, mask.astype(float)), 3)
     np.testing.assert_allclose(
-        Weights(self_normalise=True).normaliser(weights, mask.astype(float)),
+        PolicyRatio(self_normalise=True).normaliser(weights, mask.astype(float)),
         5 + np.exp(-1),
         rtol=1e-6,
     )
@@ -110,7 +114,7 @@ def test_truncation_and_self_normalisation():
 
 def test_extreme_ratios_stay_finite_under_truncation_and_padding():
     log_ratio, mask = jnp.array([500.0, -500.0, 500.0]), jnp.array([True, True, False])
-    weight = lambda log_ratio: Weights(truncate=10.0)(log_ratio, mask).sum()
+    weight = lambda log_ratio: PolicyRatio(truncate=10.0)(log_ratio, mask).sum()
     np.testing.assert_allclose(weight(log_ratio), 10, rtol=1e-6)
     assert np.isfinite(jax.grad(weight)(log_ratio)).all()
     assert np.isfinite(effective_sample_size(jnp.array([1e30, 1e30, 0.0])))
@@ -120,7 +124,9 @@ def test_extreme_ratios_stay_finite_under_truncation_and_padding():
 def test_discounted_states():
     policy = random_policy(KEY)
     batch = batch_of(KEY, policy)
-    recalled = recall(remembered([policy], [batch], Weights()), policy, Weights(), discount=0.9)
+    recalled = recall(
+        remembered([policy], [batch], PolicyRatio()), policy, PolicyRatio(), discount=0.9
+    )
     expected = jnp.where(batch.mask, 0.9 ** jnp.arange(ENV.max_steps), 0).ravel()
     np.testing.assert_allclose(recalled.importance, expected, rtol=1e-5)
     # Every episode ended, and the time after that counts: Σ γ^t over all times, for each of three.
@@ -133,7 +139,7 @@ def test_discounted_states():
 @pytest.mark.parametrize("self_normalise", [False, True])
 def test_a_shorter_window_is_averaged_over_itself_alone(self_normalise):
     """A history that is longer than the window changes no coefficient of the newest batches."""
-    rule = Weights(self_normalise=self_normalise)
+    rule = PolicyRatio(self_normalise=self_normalise)
     old, new = random_policy(KEY), random_policy(jax.random.key(1))
     policies = [old, old, new]
     batches = [batch_of(jax.random.fold_in(KEY, i), policy) for i, policy in enumerate(policies)]
@@ -151,8 +157,8 @@ def test_packed_rows_of_older_batches_stay_outside_the_window(monkeypatch):
     monkeypatch.setattr("recollect.memory.rows.CHUNK", 30)
     policy = random_policy(KEY)
     batches = [batch_of(jax.random.fold_in(KEY, i), policy) for i in range(3)]
-    history = remembered([policy] * 3, batches, Weights())
-    recalled = eqx.filter_jit(lambda history: _recall(history, policy, Weights()))(history)
+    history = remembered([policy] * 3, batches, PolicyRatio())
+    recalled = eqx.filter_jit(lambda history: _recall(history, policy, PolicyRatio()))(history)
     assert recalled.packing.source is not None
     counts = np.array([int(batch.mask.sum()) for batch in reversed(batches)])
     assert counts[0] < batches[0].mask.size
