@@ -1,5 +1,7 @@
 """Small problems that several tests use."""
 
+import types
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,8 +10,12 @@ import numpy as np
 from recollect.algorithms import AbstractAlgorithm
 from recollect.batch import Batch
 from recollect.collect.compiled import Episodes
-from recollect.collect.rollout import AbstractCollector
+from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.envs import AbstractEnv, CartPole
+from recollect.estimate.shares import Uniform, evidence_of
+from recollect.memory.history import History
+from recollect.memory.rows import Rows, Window
+from recollect.memory.weights import PolicyRatio
 from recollect.policies import AbstractPolicy, softmax_policy
 from recollect.tree import flatten, traced_floats
 
@@ -17,7 +23,10 @@ ENV = CartPole(max_steps=20)
 
 
 def computed(function, *arguments, **more):
-    """What the function gives, as NumPy arrays, from one program: called as it is, every operation in it would be compiled by itself."""
+    """What the function gives, as NumPy arrays, from one program.
+
+    Called as it is, every operation in it would be compiled by itself.
+    """
     return jax.tree.map(np.asarray, eqx.filter_jit(function)(*arguments, **more))
 
 
@@ -40,19 +49,41 @@ def batch_of(
 
 
 @eqx.filter_jit
-def _update(algorithm: AbstractAlgorithm, state, batch: Batch, key, oracle=None, fisher_batch=None):
-    return algorithm.update(state, batch, key, oracle, fisher_batch)
+def _update(algorithm: AbstractAlgorithm, state, batch: Batch, key, fisher_batch=None):
+    return algorithm.update(state, Rollout.of(batch, fisher_batch), key)
 
 
-def update(algorithm: AbstractAlgorithm, state, batch: Batch, key, oracle=None, fisher_batch=None):
+def update(algorithm: AbstractAlgorithm, state, batch: Batch, key, fisher_batch=None):
     """One compiled update; algorithms that differ in floats alone share the program."""
-    return _update(traced_floats(algorithm), state, batch, key, oracle, fisher_batch)
+    state, info = _update(traced_floats(algorithm), state, batch, key, fisher_batch)
+    return state, all_figures(info)
+
+
+def all_figures(info) -> types.SimpleNamespace:
+    """What every algorithm reports, together with this one's own."""
+    return types.SimpleNamespace(**{**vars(info), **vars(info.own)})
+
+
+def window_of(rows: Rows, ages: int) -> Window:
+    """The newest batches, all rows alike."""
+    return rows.window(Uniform()(evidence_of(rows, ages, advantages=None)))
+
+
+def history_from(policies, batches, rule=PolicyRatio(), capacity: int | None = None) -> History:
+    """A history of batches, each collected by the policy of its place."""
+    history = History.empty(batches[0], capacity or len(batches), rule)
+    for policy, batch in zip(policies, batches, strict=True):
+        history, _ = history.push(batch, policy, rule)
+    return history
 
 
 def updated(
     algorithm: AbstractAlgorithm, policy: AbstractPolicy, key, updates: int = 3, spoil=lambda b: b
 ):
-    """State and last Info after some updates on `ENV`, each with a fresh batch (passed through `spoil`)."""
+    """State and last figures after some updates on `ENV`, each with a fresh batch.
+
+    The batch is passed through `spoil`.
+    """
     state, info = algorithm.init(policy, batch_of(key, policy), key), None
     for i in range(updates):
         key_batch, key_fisher, key_update = jax.random.split(jax.random.fold_in(key, i), 3)
@@ -62,7 +93,7 @@ def updated(
             else None
         )
         state, info = update(
-            algorithm, state, spoil(batch_of(key_batch, state.policy)), key_update, None, fisher
+            algorithm, state, spoil(batch_of(key_batch, state.policy)), key_update, fisher
         )
     return state, info
 

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import batch_of, computed, random_policy
+from helpers import batch_of, computed, history_from, random_policy
 
 from recollect.batch import Batch
 from recollect.collect.compiled import Draws, Steps
 from recollect.envs import CartPole, garnet
 from recollect.estimate.advantages import (
+    GAE,
     ExactAdvantages,
     Returns,
     VTrace,
@@ -22,7 +23,6 @@ from recollect.estimate.advantages import (
     vtrace,
 )
 from recollect.estimate.critic import Critic
-from recollect.memory.history import History
 from recollect.policies import tabular_softmax_policy
 
 KEY = jax.random.key(0)
@@ -137,10 +137,10 @@ def test_vtrace_equals_a_direct_double_loop():
 def history_of(env, collector, count=2):
     policy = random_policy(KEY, env)
     batches = [batch_of(jax.random.fold_in(KEY, i), policy, env, collector) for i in range(count)]
-    history = History.empty(batches[0], count + 1)
-    for batch in batches:
-        history, _ = eqx.filter_jit(History.push)(history, batch)
-    return history.batches, policy
+    store = eqx.filter_jit(
+        lambda *batches: history_from([policy] * count, batches, capacity=count + 1)
+    )
+    return store(*batches).batches, policy
 
 
 def estimate(advantages, batches, policy, discount=0.99, log_ratio=0.0, **more):
@@ -154,7 +154,7 @@ def test_vtrace_is_gae_when_the_policies_agree_and_only_then():
     critic = dataclasses.replace(
         critic, value_units=jax.tree.map(lambda x: x + 3.0, critic.value_units)
     )
-    gae, corrected = (Advantages(name, "critic", gae_lambda=0.9) for name in ("gae", "vtrace"))
+    gae, corrected = (GAE(gae_lambda=0.9), VTrace(gae_lambda=0.9))
     same = [estimate(a, batches, policy, critic=critic) for a in (gae, corrected)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *same)
     ratio = np.random.default_rng(0).normal(0, 0.5, batches.rewards.shape)
@@ -166,8 +166,8 @@ def test_vtrace_is_gae_when_the_policies_agree_and_only_then():
     assert np.abs(moved[1] - moved[0]).max() > 0.1
     # Returns are GAE with λ = 1, and the targets are what advantages and values add up to.
     returns, one = (
-        estimate(Advantages(name, "critic", gae_lambda=1.0), batches, policy, critic=critic)
-        for name in ("return", "gae")
+        estimate(advantages, batches, policy, critic=critic)
+        for advantages in (Returns(baseline="critic"), GAE(gae_lambda=1.0))
     )
     np.testing.assert_allclose(returns.advantages, one.advantages, atol=1e-5)
     np.testing.assert_allclose(one.targets, one.advantages + one.values, atol=1e-4)

@@ -9,23 +9,33 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import ENV, batch_of, computed, parameters, random_policy, update, updated
+from helpers import (
+    ENV,
+    batch_of,
+    computed,
+    history_from,
+    parameters,
+    random_policy,
+    update,
+    updated,
+    window_of,
+)
 
 from recollect.algorithms import PG, PPO, REFUSALS, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
-from recollect.algorithms.base import begin, reweighed_gradient
+from recollect.algorithms.base import Start, begin, bind, reweighed_gradient
 from recollect.collect.compiled import Draws, Episodes, Steps
+from recollect.collect.rollout import Rollout
 from recollect.envs import LQC, CartPole, garnet
 from recollect.estimate.advantages import GAE, ExactAdvantages, Returns, VTrace
 from recollect.estimate.critic import Critic
 from recollect.estimate.fisher import ExpectedFisher
-from recollect.memory.history import History
 from recollect.memory.rows import Packing, recall
 from recollect.memory.weights import OccupancyRatio, PolicyRatio
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
 from recollect.policies.scores import expected_score_matrix
 from recollect.step.project import Ball, Box
-from recollect.step.solve import Cholesky, ConjugateGradients
-from recollect.step.surrogate import clipped_surrogate, silenced
+from recollect.step.solve import Cholesky, ConjugateGradients, SampleSpace
+from recollect.step.surrogate import clipped, clipped_surrogate
 from recollect.tree import flatten
 
 KEY = jax.random.key(0)
@@ -88,8 +98,8 @@ def test_damping_that_drowns_the_fisher_matrix_gives_the_plain_gradient():
 
 def test_the_solvers_take_the_same_step():
     steps = [
-        after(RNPG(window=3, damping=0.01, solver=Solver(method, tolerance=1e-6)))
-        for method in ("cholesky", "cg")
+        after(RNPG(window=3, damping=0.01, solver=solver))
+        for solver in (Cholesky(), ConjugateGradients(tolerance=1e-6))
     ]
     np.testing.assert_allclose(steps[1], steps[0], atol=1e-3)
 
@@ -143,7 +153,7 @@ def test_a_batch_that_is_not_finite_is_refused_bit_for_bit(algorithm, field, val
     refused, info = update(algorithm, state, bad, KEY)
     assert REFUSALS[int(info.refused)] == "the batch holds a number that is not finite"
     np.testing.assert_array_equal(parameters(refused.policy), parameters(state.policy))
-    jax.tree.map(np.testing.assert_array_equal, refused.optimizer, state.optimizer)
+    jax.tree.map(np.testing.assert_array_equal, refused.own, state.own)
     # The bad batch poisons no later update.
     later, info = update(algorithm, refused, batch, KEY)
     assert info.refused == 0
@@ -184,7 +194,7 @@ def test_a_batch_whose_weights_overflow_leaves_the_window_and_the_newest_stays()
     state, _ = updated(algorithm, POLICY, KEY, updates=3)
     batch = batch_of(jax.random.key(5), state.policy)
     log_probs = state.history.batches.log_probs.at[1].add(-300.0)
-    history = History(dataclasses.replace(state.history.batches, log_probs=log_probs))
+    history = eqx.tree_at(lambda h: h.batches.log_probs, state.history, log_probs)
     refused, info = update(algorithm, dataclasses.replace(state, history=history), batch, KEY)
     assert REFUSALS[int(info.refused)] == "the gradient is not finite"
     np.testing.assert_array_equal(refused.history.batches.mask.sum((1, 2)) > 0, [True, True, False])
@@ -211,16 +221,16 @@ def test_ppo_refuses_an_update_that_was_cut_short_by_a_bad_minibatch():
 def test_only_a_failed_step_raises_the_damping_of_trpo():
     algorithm = RTRPO(window=2, advantages=Returns(), backtracks=1, target_kl=1e-3)
     state, _ = updated(algorithm, POLICY, KEY, updates=2)
-    state = dataclasses.replace(state, caution=jnp.array(8.0))
+    state = eqx.tree_at(lambda s: s.own.damping_scale, state, jnp.array(8.0))
     batch = batch_of(jax.random.key(5), state.policy)
-    caution = lambda batch: float(update(algorithm, state, batch, KEY)[0].caution)
-    assert caution(batch) == 4
-    assert caution(dataclasses.replace(batch, rewards=batch.rewards.at[0, 0].set(jnp.nan))) == 8
-    assert caution(dataclasses.replace(batch, rewards=jnp.full_like(batch.rewards, 3e38))) == 8
+    scale = lambda batch: float(update(algorithm, state, batch, KEY)[0].own.damping_scale)
+    assert scale(batch) == 4
+    assert scale(dataclasses.replace(batch, rewards=batch.rewards.at[0, 0].set(jnp.nan))) == 8
+    assert scale(dataclasses.replace(batch, rewards=jnp.full_like(batch.rewards, 3e38))) == 8
     impossible = dataclasses.replace(algorithm, target_kl=1e-12, max_length=1e6)
     state_refused, info = update(impossible, state, batch, KEY)
     assert REFUSALS[int(info.refused)].startswith("the line search")
-    assert float(state_refused.caution) == 32
+    assert float(state_refused.own.damping_scale) == 32
 
 
 def test_a_batch_without_signal_is_told_apart_from_a_failed_search():
@@ -231,7 +241,7 @@ def test_a_batch_without_signal_is_told_apart_from_a_failed_search():
         algorithm, state, dataclasses.replace(batch, rewards=jnp.zeros_like(batch.rewards)), KEY
     )
     assert REFUSALS[int(info.refused)] == "the gradient is zero, the batches hold no signal"
-    assert float(after_update.caution) == float(state.caution)
+    assert float(after_update.own.damping_scale) == float(state.own.damping_scale)
     np.testing.assert_array_equal(parameters(after_update.policy), parameters(state.policy))
 
 
@@ -252,12 +262,10 @@ def test_the_closed_form_fisher_matrix_does_not_weigh_states_by_actions():
     algorithm = RNPG(window=2, fisher=ExpectedFisher())
     start = policy_and_older_batch(algorithm)
     policy = start.state.policy
-    fisher = computed(
-        lambda start: reweighed_fisher(algorithm, start, policy, None, None)[0].matrix(), start
-    )
-    assert float(start.recalled.weights.max()) > 1.5
-    real = np.asarray(start.recalled.importance) > 0
-    observations = np.asarray(start.recalled.observations)[real]
+    fisher = computed(lambda rows: algorithm.fisher(window_of(rows, 2)).matrix(), start.rows)
+    assert float(start.rows.weights.max()) > 1.5
+    real = np.asarray(start.rows.state_weights) > 0
+    observations = np.asarray(start.rows.observations)[real]
     scores = lambda observations: expected_score_matrix(policy, observations).columns()
     columns = computed(scores, observations).astype(np.float64)
     np.testing.assert_allclose(fisher, columns @ columns.T / real.sum(), rtol=1e-3, atol=1e-6)
@@ -270,10 +278,9 @@ def policy_and_older_batch(algorithm):
     @eqx.filter_jit
     def start(new, older, newer):
         state = algorithm.init(old, older, KEY)
-        history, _ = state.history.push(older)
-        return begin(
-            algorithm, dataclasses.replace(state, policy=new, history=history), newer, None
-        )
+        history, _ = state.history.push(older, old, algorithm.weights)
+        state = dataclasses.replace(state, policy=new, history=history)
+        return begin(algorithm, state, Rollout.of(newer))
 
     return start(new, batch_of(KEY, old), batch_of(jax.random.key(3), new))
 
@@ -364,7 +371,7 @@ CHANGES = {
             advantages=Returns(baseline="none"),
             critic=[],
             target_kl=0.01,
-            decay=2.0,
+            radius_decay=2.0,
             max_length=0.01,
             backtracks=1,
             shrink=0.5,
@@ -434,7 +441,7 @@ def test_trpo_without_backtracking_is_npg_scaled_to_the_radius():
 
     def rows(history, policy):
         recalled = recall(history, policy, PolicyRatio())
-        return recalled.scores.columns(), recalled.coefficients(3)
+        return recalled.scores.columns(), window_of(recalled, 3).coefficients()
 
     columns, coefficients = computed(rows, moved.history, state.policy)
     columns = columns.astype(np.float64)
@@ -563,7 +570,7 @@ def test_the_surrogate_by_hand():
         rtol=1e-6,
     )
     np.testing.assert_array_equal(
-        silenced(ratio, centre, advantages, 0.2), [True, False, False, True, False, False]
+        clipped(ratio, centre, advantages, 0.2), [True, False, False, True, False, False]
     )
 
 
@@ -582,7 +589,9 @@ def test_solver_choices_that_must_not_matter_do_not():
 def test_schedules_and_optax_optimizers():
     schedule = lambda iteration: 0.05 / (1 + iteration)
     np.testing.assert_allclose(
-        after(RPG(learning_rate=schedule)), after(RPG(learning_rate=0.05, decay=1.0)), atol=1e-6
+        after(RPG(learning_rate=schedule)),
+        after(RPG(learning_rate=0.05, step_decay=1.0)),
+        atol=1e-6,
     )
     np.testing.assert_allclose(
         after(RPG(optimizer=optax.sgd(0.05), learning_rate=1.0)),
@@ -623,7 +632,7 @@ def test_packed_windows_take_the_same_step(monkeypatch):
     def step():
         # A function of its own, as one that is compiled already would not see smaller chunks.
         moved = lambda *given: parameters(algorithm.update(*given, KEY)[0].policy)
-        return computed(moved, state, batch)
+        return computed(moved, state, Rollout.of(batch))
 
     packing = lambda: eqx.filter_eval_shape(Packing.of, state.history.batches.mask)
     plain = step()
@@ -640,7 +649,9 @@ def test_vmap_over_seeds_equals_a_loop():
     batches = [batch_of(jax.random.key(seed), state.policy) for seed in range(3)]
     together = jax.tree.map(lambda *x: jnp.stack(x), *batches)
     mapped = jax.jit(
-        jax.vmap(lambda batch: parameters(algorithm.update(state, batch, KEY)[0].policy))
+        jax.vmap(
+            lambda batch: parameters(algorithm.update(state, Rollout.of(batch), KEY)[0].policy)
+        )
     )(together)
     np.testing.assert_allclose(
         mapped,
@@ -679,10 +690,10 @@ class Plain(AbstractPolicy):
         return sum(terms)
 
 
-@pytest.mark.parametrize("method", ["cholesky", "sample", "cg"])
-def test_a_custom_policy_needs_five_methods(method):
+@pytest.mark.parametrize("solver", [Cholesky(), SampleSpace(), ConjugateGradients()])
+def test_a_custom_policy_needs_five_methods(solver):
     state, info = updated(
-        RNPG(window=2, solver=Solver(method), learning_rate=0.1), Plain(jnp.zeros(4)), KEY
+        RNPG(window=2, solver=solver, learning_rate=0.1), Plain(jnp.zeros(4)), KEY
     )
     assert info.refused == 0
     assert np.abs(state.policy.weights).max() > 0
@@ -691,11 +702,12 @@ def test_a_custom_policy_needs_five_methods(method):
 
 def exact_gradient(algorithm, history, policy, env):
     """The reweighed gradient with exact advantages."""
-    recalled = recall(history, policy, algorithm.weights, oracle=env)
+    algorithm = bind(algorithm, env)
     state = algorithm.init(policy, jax.tree.map(lambda x: x[0], history.batches), KEY)
     state = dataclasses.replace(state, history=history)
-    advantages, _, _ = judge(algorithm, state, recalled, env, KEY)
-    return algorithm.scaled(reweighed_gradient(algorithm, recalled, advantages))
+    rows = recall(history, policy, algorithm.weights)
+    start = Start(state=state, reference=policy, usable=jnp.array(True), rows=rows)
+    return algorithm.scaled(reweighed_gradient(algorithm, start))
 
 
 def reuse_estimates(env, behaviours, target, rules, replications=4000, samples=10):
@@ -709,13 +721,7 @@ def reuse_estimates(env, behaviours, target, rules, replications=4000, samples=1
         return [weigh(batches, rule) for rule in rules]
 
     def weigh(batches, rule):
-        batches = [
-            remember_occupancy(batch, behaviour, rule, env)
-            for batch, behaviour in zip(batches, behaviours, strict=True)
-        ]
-        history = History.empty(batches[0], len(batches))
-        for batch in batches:
-            history, _ = history.push(batch)
+        history = history_from(behaviours, batches, rule)
         exact = ExactAdvantages()
         algorithm = PG(
             window=len(batches),
@@ -735,7 +741,7 @@ def test_exact_ratios_make_the_reuse_estimator_unbiased():
     behaviours = [unflatten(0.8 * jax.random.normal(jax.random.key(i), θ.shape)) for i in range(3)]
     target = unflatten(jnp.linspace(-0.5, 1.0, θ.size))
     exact = computed(env.gradient, target)
-    rules = OccupancyRatio(), PolicyRatio()
+    rules = OccupancyRatio(oracle=env), PolicyRatio()
     unbiased, biased = map(np.asarray, reuse_estimates(env, behaviours, target, rules))
     error = lambda estimates: estimates.std(0) / len(estimates) ** 0.5
     assert (np.abs(unbiased.mean(0) - exact) < 4 * error(unbiased)).all()
@@ -758,12 +764,14 @@ def test_two_iterations_show_the_bias_of_section_2_4():
         key_old, key_new = jax.random.split(key)
         draw = lambda key, policy: Draws(5)(key, env, policy, None, 0.5)[1].batch
         old = draw(key_old, start)
-        state, _ = algorithm.update(algorithm.init(start, old, key), old, key, env)
+        exact_algorithm = bind(algorithm, env)
+        state = exact_algorithm.init(start, old, key)
+        state, _ = exact_algorithm.update(state, Rollout.of(old), key)
         policy = state.policy
         exact = -2 * policy.shift / (1 - 0.5)
 
         def estimate(batch):
-            history, _ = History.empty(batch, 1).push(batch)
+            history = history_from([policy], [batch])
             return exact_gradient(algorithm, history, policy, env)[0] - exact
 
         return estimate(old), estimate(draw(key_new, policy))
@@ -809,26 +817,26 @@ def test_gradient_and_fisher_matrix_have_windows_of_their_own():
     _, alone = updated(RNPG(window=1, **STILL), POLICY, KEY, updates=4)
     np.testing.assert_allclose(info.gradient_norm, alone.gradient_norm, rtol=1e-4)
     newest = jax.tree.map(lambda x: x[:3], state.history.batches)
-    product = score_products(POLICY, newest) @ state.direction + 0.01 * state.direction
+    product = score_products(POLICY, newest) @ state.own.direction + 0.01 * state.own.direction
     np.testing.assert_allclose(np.linalg.norm(product), info.gradient_norm, rtol=1e-3)
 
 
 def test_the_fisher_matrix_comes_from_the_independent_batch():
     algorithm = RNPG(window=1, independent_fisher=True, **STILL)
     batch, other = batch_of(jax.random.key(1), POLICY), batch_of(jax.random.key(2), POLICY)
-    state, info = update(algorithm, algorithm.init(POLICY, batch, KEY), batch, KEY, None, other)
+    state, info = update(algorithm, algorithm.init(POLICY, batch, KEY), batch, KEY, other)
     shared = RNPG(window=1, **STILL)
     _, plain = update(shared, shared.init(POLICY, batch, KEY), batch, KEY)
     np.testing.assert_allclose(info.gradient_norm, plain.gradient_norm, rtol=1e-5)
-    product = score_products(POLICY, other) @ state.direction + 0.01 * state.direction
+    product = score_products(POLICY, other) @ state.own.direction + 0.01 * state.own.direction
     np.testing.assert_allclose(np.linalg.norm(product), info.gradient_norm, rtol=1e-3)
 
 
 def test_the_last_direction_is_where_conjugate_gradients_start():
     state, info = updated(RNPG(window=2, learning_rate=0.05), POLICY, KEY, updates=1)
     step = parameters(state.policy) - parameters(POLICY)
-    np.testing.assert_allclose(0.05 * state.direction, step, atol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm(state.direction), info.direction_norm, rtol=1e-5)
+    np.testing.assert_allclose(0.05 * state.own.direction, step, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(state.own.direction), info.direction_norm, rtol=1e-5)
 
 
 def test_a_short_gradient_is_not_stretched():
@@ -875,6 +883,6 @@ def test_an_independent_batch_that_is_not_finite_is_refused(name):
     )
     batch, other = batch_of(jax.random.key(1), POLICY), batch_of(jax.random.key(2), POLICY)
     bad = eqx.tree_at(lambda b: b.observations, other, other.observations.at[1, 0, 0].set(jnp.inf))
-    state, info = update(algorithm, algorithm.init(POLICY, batch, KEY), batch, KEY, None, bad)
+    state, info = update(algorithm, algorithm.init(POLICY, batch, KEY), batch, KEY, bad)
     assert REFUSALS[int(info.refused)] == "the batch holds a number that is not finite"
     np.testing.assert_array_equal(parameters(state.policy), parameters(POLICY))

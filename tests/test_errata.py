@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import history_from, window_of
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -13,7 +14,6 @@ from recollect.algorithms import NPG
 from recollect.collect.compiled import Draws, Episodes
 from recollect.envs import LQC, InvertedPendulum, garnet
 from recollect.estimate.gradient import policy_gradient
-from recollect.memory.history import History
 from recollect.memory.rows import recall
 from recollect.memory.weights import PolicyRatio
 from recollect.policies import ShiftPolicy, softmax_policy, tabular_softmax_policy
@@ -125,13 +125,11 @@ def test_7_old_samples_give_half_the_gradient_only_with_their_number_divided_out
 
     def half(key):
         batch = Draws(samples)(key, ENV, old, None, ENV.discount)[1].batch
-        recalled = recall(History.empty(batch, 1).push(batch)[0], new, PolicyRatio())
+        recalled = recall(history_from([old], [batch]), new, PolicyRatio())
         advantages = jax.vmap(lambda s, a: ENV.advantage(new, s, a))(
             recalled.observations, recalled.actions
         )
-        estimate = policy_gradient(
-            recalled.scores, recalled.coefficients(1), advantages, jnp.array(samples)
-        )
+        estimate = policy_gradient(window_of(recalled, 1), advantages)
         return 0.5 * estimate[0] / (1 - ENV.discount)
 
     ours = jax.jit(jax.vmap(half))(jax.random.split(KEY, 4000))

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import random_policy
+from helpers import random_policy, window_of
 
 from recollect.algorithms import PG, PPO
 from recollect.algorithms.base import begin, reweighed_gradient
 from recollect.collect.compiled import Draws, Episodes, Steps
+from recollect.collect.rollout import Rollout
 from recollect.envs import AbstractEnv, Actions, CartPole, Step, Tabular
 from recollect.estimate.advantages import GAE, Returns
 from recollect.estimate.gradient import policy_gradient
@@ -80,9 +81,7 @@ def estimates(algorithm, env, policy, collector, replications):
         ):  # the second time, copies are in the midst of episodes
             carry, collected = collector(jax.random.fold_in(key, i), env, policy, carry, DISCOUNT)
         state = algorithm.init(policy, collected.batch, key)
-        start = begin(algorithm, state, collected.batch, None)
-        advantages = judge(algorithm, start.state, start.recalled, None, key)[0]
-        return algorithm.scaled(reweighed_gradient(algorithm, start.recalled, advantages))
+        return algorithm.scaled(reweighed_gradient(algorithm, begin(algorithm, state, collected)))
 
     return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(KEY, replications)), np.float64)
 
@@ -120,11 +119,10 @@ def test_draws_count_walks_that_ended_early():
 
     def one(key):
         batch = Draws(200)(key, Corridor(), policy, None, DISCOUNT)[1].batch
-        start = begin(algorithm, algorithm.init(policy, batch, key), batch, None)
-        recalled = start.recalled
-        advantages = table[recalled.observations.argmax(-1), recalled.actions]
-        _, count = recalled.packing.prefix(1)
-        gradient = policy_gradient(recalled.scores, recalled.coefficients(1), advantages, count)
+        state = algorithm.init(policy, batch, key)
+        rows = begin(algorithm, state, Rollout.of(batch)).rows
+        advantages = table[rows.observations.argmax(-1), rows.actions]
+        gradient = policy_gradient(window_of(rows, 1), advantages)
         return algorithm.scaled(gradient), batch.absorbed.mean()
 
     found, absorbed = jax.jit(jax.vmap(one))(jax.random.split(KEY, 500))

@@ -58,17 +58,29 @@ MISTAKES = {
     "VPG(discount=1.0)": ["discount=1.0", "[0, 1)"],
     "VPG(learning_rate=0.0)": ["learning_rate=0.0", "above 0"],
     "VPG(learning_rate=float('nan'))": ["learning_rate=nan"],
-    "VPG(decay=-0.5)": ["decay=-0.5"],
+    "VPG(step_decay=-0.5)": ["step_decay=-0.5"],
     "VPG(optimizer='adm')": ["did you mean 'adam'"],
     "VPG(optimizer='adam:zero')": ["optimizer='adam:zero'", "adam:0.01"],
     "VPG(optimizer='sgd:0.1')": ["optimizer='sgd:0.1'"],
-    "RNPG(fisher='expcted')": ["did you mean 'expected'"],
-    "Advantages(baseline='meen')": ["baseline='meen'", "did you mean 'mean'"],
-    "Advantages(estimator='exakt')": ["did you mean 'exact'"],
-    "Advantages('gae')": ["estimator='gae'", "baseline='mean'", "baseline='critic'"],
-    "Advantages('vtrase', 'critic')": ["did you mean 'vtrace'"],
-    "Advantages('gae', 'critic', gae_lambda=1.5)": ["gae_lambda=1.5", "[0, 1]"],
-    "Advantages('vtrace', 'critic', truncate_c=0.0)": ["truncate_c=0.0"],
+    "RNPG(fisher='expected')": ["fisher='expected'", "ExpectedFisher()"],
+    "RNPG(weights='truncated')": ["weights='truncated'", "PolicyRatio(truncate=2.0)"],
+    "RNPG(advantages='gae')": ["advantages='gae'", "GAE("],
+    "RNPG(advantages=GAE)": ["advantages=GAE is a class", "GAE()"],
+    "RNPG(solver='cg')": ["solver='cg'", "ConjugateGradients()"],
+    "RNPG(shares=3)": ["shares=3", "Uniform()"],
+    "RNPG(project='box')": ["project='box'", "Box("],
+    "RNPG(critic=64)": ["critic=64", "Critic("],
+    "Architecture(widths=64)": ["widths=64", "(64, 64)"],
+    "Critic(widths=64)": ["widths=64", "(64, 64)"],
+    "train(short, RNPG, iterations=1)": ["algorithm=RNPG is not yet made", "RNPG()"],
+    "train(short, NPG, iterations=1)": ["algorithm=NPG is not yet made", "NPG()"],
+    "train(short, 3, iterations=1)": ["algorithm=3", "'rnpg'"],
+    "train(short, 'rnpq', iterations=1)": ["did you mean 'rnpg'"],
+    "train(short, VPG(), collector=4, iterations=1)": ["collector=4", "Episodes(4)"],
+    "Returns(baseline='meen')": ["baseline='meen'", "did you mean 'mean'"],
+    "GAE(baseline='mean')": ["GAE needs values", "baseline='mean'", "baseline='critic'"],
+    "GAE(gae_lambda=1.5)": ["gae_lambda=1.5", "[0, 1]"],
+    "VTrace(truncate_c=0.0)": ["truncate_c=0.0"],
     "Critic(widths=(0,))": ["widths=0"],
     "Critic(fit='all')": ["fit='all'", "'window'"],
     "Critic(epochs=0)": ["epochs=0"],
@@ -95,11 +107,10 @@ MISTAKES = {
         "LQC",
     ],
     "preset('rtrop', 'CartPole-v1')": ["did you mean 'rtrpo'"],
-    "Weights(ratio='polcy')": ["did you mean 'policy'"],
-    "Weights(truncate=0.0)": ["truncate=0.0"],
-    "Solver(method='choleski')": ["did you mean 'cholesky'"],
-    "Solver(tolerance=0.0)": ["tolerance=0.0", "between 0 and 1"],
-    "Solver(max_steps=0)": ["max_steps=0"],
+    "PolicyRatio(truncate=0.0)": ["truncate=0.0"],
+    "OccupancyRatio(truncate=-1.0)": ["truncate=-1.0"],
+    "ConjugateGradients(tolerance=0.0)": ["tolerance=0.0", "between 0 and 1"],
+    "ConjugateGradients(max_steps=0)": ["max_steps=0"],
     "VPG(learning_rate=float('inf'))": ["learning_rate=inf", "above 0"],
     "VPG(learning_rate=np.float32(-1))": ["learning_rate=-1.0", "above 0"],
     "VPG(learning_rate='0.1')": ["learning_rate='0.1'", "not a number"],
@@ -113,12 +124,12 @@ MISTAKES = {
     "train(short, VPG(), collector=Draws(6), iterations=1)": [
         "Draws collects single steps",
         "baseline='critic'",
-        "'exact'",
+        "ExactAdvantages()",
     ],
     "train(LQC(), VPG(discount=0.5), collector=Draws(6), iterations=1)": [
         "Draws collects single steps"
     ],
-    "train(LQC(), VPG(discount=0.5, discount_states=True, advantages=Advantages('exact')), collector=Draws(6), iterations=1)": [
+    "train(LQC(), VPG(discount=0.5, discount_states=True, advantages=ExactAdvantages()), collector=Draws(6), iterations=1)": [
         "discount_states=True would discount twice"
     ],
     "Box(1.0, -1.0)": ["low=1.0", "high=-1.0"],
@@ -144,16 +155,14 @@ MISTAKES = {
         "LQC takes 1 real numbers"
     ],
     "train(LQC(), VPG(), iterations=1)": ["discount=0.99", "discount=0.5"],
-    "train(short, VPG(weights=Weights(ratio='occupancy')), iterations=1)": [
+    "train(short, VPG(weights=OccupancyRatio()), iterations=1)": [
         "CartPole does not know",
-        "ratio='policy'",
+        "PolicyRatio()",
     ],
-    "train(short, VPG(advantages=Advantages(estimator='exact')), iterations=1)": [
-        "estimator='return'"
-    ],
-    "train(LQC(), RNPG(discount=0.5, fisher='expected'), iterations=1)": [
-        "fisher='expected'",
-        "fisher='score'",
+    "train(short, VPG(advantages=ExactAdvantages()), iterations=1)": ["Returns()"],
+    "train(LQC(), RNPG(discount=0.5, fisher=ExpectedFisher()), iterations=1)": [
+        "ExpectedFisher needs",
+        "ScoreFisher()",
     ],
     "train(chain(3), VPG(discount=0.9, project=Simplex(0.5)), policy=tabular_direct_policy(3, 2), iterations=1)": [
         "floor=0.5",

@@ -44,17 +44,3 @@ def test_simplex_finds_the_nearest_distribution(floor):
         )
         np.testing.assert_allclose(row, best.x, atol=1e-4)
     np.testing.assert_allclose(projected.sum(1), 1, rtol=1e-5)
-
-
-def test_short_forms():
-    assert parse_projection("none") == Unconstrained()
-    assert parse_projection("box:-1:2") == Box(-1.0, 2.0)
-    assert parse_projection("ball:5") == Ball(5.0)
-    assert parse_projection("simplex:0.01") == Simplex(0.01)
-    for wrong, words in {
-        "boxx:1:2": "did you mean 'box'",
-        "box:1": "has 1 numbers",
-        "ball:a": "not a number",
-    }.items():
-        with pytest.raises(ValueError, match=words):
-            parse_projection(wrong)

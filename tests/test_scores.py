@@ -61,7 +61,7 @@ def _everything(scores):
         pushed,
         pulled,
         scores.gram(),
-        scores.rows(2, 4).columns(),
+        scores.states(2, 4).columns(),
         scores.take(jnp.array([7, 1])).columns(),
     )
 
@@ -145,7 +145,7 @@ def test_chunks_change_nothing(size):
 
 @pytest.mark.parametrize("kind", ["score", "expected"])
 def test_fisher_on_unit_vectors_is_its_matrix(kind, monkeypatch):
-    monkeypatch.setattr("recollect.fisher.MATRIX_CHUNK", 8)
+    monkeypatch.setattr("recollect.estimate.fisher.MATRIX_CHUNK", 8)
     policy, observations, actions = problem("softmax")
     scores = (
         score_matrix(policy, observations, actions)[1]

@@ -73,7 +73,7 @@ def test_the_second_call_compiles_nothing_even_with_other_numbers():
         compiled.clear()
         train(
             SHORT,
-            RNPG(window=4, learning_rate=0.3, damping=0.1, discount=0.5, decay=0.1),
+            RNPG(window=4, learning_rate=0.3, damping=0.1, discount=0.5, step_decay=0.1),
             seeds=2,
             iterations=7,
         )
@@ -234,7 +234,7 @@ def test_lqc_finds_its_optimum():
         window=5,
         fisher_window=1,
         learning_rate=1.0,
-        decay=0.9,
+        step_decay=0.9,
         discount=0.5,
         damping=0.01,
         objective_scale=True,

@@ -5,13 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import computed, update
+from helpers import computed, history_from, update, window_of
 from jaxtyping import Array, Float
 
 from recollect.algorithms import PPO, RTRPO, TRPO
 from recollect.batch import Batch
 from recollect.estimate.advantages import Returns
-from recollect.memory.history import History
 from recollect.memory.rows import recall
 from recollect.memory.weights import PolicyRatio
 from recollect.policies import AbstractPolicy
@@ -150,7 +149,9 @@ def one_update(start: Slope, radius: float, old: Batch, newest: Batch):
     """
     algorithm = RTRPO(window=2, advantages=PLAIN, target_kl=radius, shrink=0.97, backtracks=200)
     state = algorithm.init(start, old, KEY)
-    state = eqx.tree_at(lambda s: s.history, state, state.history.push(old)[0])
+    state = eqx.tree_at(
+        lambda s: s.history, state, state.history.push(old, start, algorithm.weights)[0]
+    )
     return update(algorithm, state, newest, KEY)
 
 
@@ -187,12 +188,11 @@ def test_standard_errors_are_taken_between_trajectories():
     batch_of = lambda some, mask: batch_from(policy, some, some, some, mask)
 
     def look(values):
-        history = History.empty(batch_of(values[0], masks[0]), 2)
-        for age in (1, 0):
-            history, _ = history.push(batch_of(values[age], masks[age]))
+        batches = [batch_of(values[age], masks[age]) for age in (1, 0)]
+        history = history_from([policy] * 2, batches)
         recalled = recall(history, policy, PolicyRatio())
         rows = recalled.packing.rows(values)
-        return [recalled.average(rows, window) for window in (1, 2)]
+        return [window_of(recalled, window).average(rows) for window in (1, 2)]
 
     for window, (mean, error) in zip((1, 2), computed(look, values), strict=True):
         mask, some = masks[:window], values[:window].astype(float)
@@ -268,7 +268,9 @@ def test_a_step_must_improve_the_surrogate():
 def test_the_radius_of_the_trust_region_decays():
     """Where every state has the same KL, each update takes all that its radius δ / n allows."""
     policy, radius = Slope(jnp.array(0.0)), 0.01
-    algorithm = TRPO(advantages=PLAIN, target_kl=radius, decay=1.0, shrink=0.97, backtracks=50)
+    algorithm = TRPO(
+        advantages=PLAIN, target_kl=radius, radius_decay=1.0, shrink=0.97, backtracks=50
+    )
     actions = np.random.default_rng(1).normal(size=(100, 1))
     seen = np.ones((100, 1))
     state = algorithm.init(policy, batch_from(policy, seen, actions, actions), KEY)

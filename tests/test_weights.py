@@ -5,16 +5,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import ENV, batch_of, random_policy
+from helpers import ENV, batch_of, history_from, random_policy, window_of
 
 from recollect.collect.compiled import Draws
 from recollect.envs import LQC, garnet
-from recollect.memory.history import History
 from recollect.memory.rows import recall as _recall
 from recollect.memory.weights import (
-    WEIGHT_RULES,
     OccupancyRatio,
     PolicyRatio,
+    View,
     effective_sample_size,
 )
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
@@ -24,16 +23,22 @@ KEY = jax.random.key(0)
 recall = eqx.filter_jit(_recall)
 
 
-@eqx.filter_jit
-def remembered(policies, batches, rule, oracle=None):
-    batches = [
-        remember_occupancy(batch, policy, rule, oracle)
-        for batch, policy in zip(batches, policies, strict=True)
-    ]
-    history = History.empty(batches[0], len(batches))
-    for batch in batches:
-        history, _ = history.push(batch)
-    return history
+remembered = eqx.filter_jit(history_from)
+
+
+def view_of(log_ratio):
+    """What a rule sees that looks at nothing but ratios of action probabilities."""
+    real = jnp.ones_like(log_ratio, bool)
+    age = jnp.zeros_like(log_ratio, int)
+    return View(
+        policy=ShiftPolicy(jnp.zeros(())),
+        observations=log_ratio[:, None],
+        actions=log_ratio[:, None],
+        log_ratio=log_ratio,
+        age=age,
+        mask=real,
+        memory=None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,7 +57,7 @@ def test_an_unchanged_policy_has_weights_of_one(rule):
     ess, by_age = recalled.effective_sample_size()
     np.testing.assert_allclose(ess, mask.sum(), rtol=1e-5)
     np.testing.assert_allclose(by_age, history.batches.mask.sum((1, 2)), rtol=1e-5)
-    np.testing.assert_allclose(recalled.coefficients(2).sum(), 1, rtol=1e-5)
+    np.testing.assert_allclose(window_of(recalled, 2).coefficients().sum(), 1, rtol=1e-5)
 
 
 def test_weights_are_ratios_of_probabilities_newest_first():
@@ -71,11 +76,12 @@ def test_weights_are_ratios_of_probabilities_newest_first():
 
 
 def test_occupancy_ratio_of_a_table():
-    env, rule = garnet(0, states=4, actions=2), OccupancyRatio()
+    env = garnet(0, states=4, actions=2)
+    rule = OccupancyRatio(oracle=env)
     θ, unflatten = flatten(tabular_softmax_policy(4, 2))
     old, new = unflatten(θ), unflatten(jax.random.normal(KEY, θ.shape))
     batch = batch_of(KEY, old, env, Draws(200), env.discount)
-    recalled = recall(remembered([old], [batch], rule, env), new, rule, oracle=env)
+    recalled = recall(remembered([old], [batch], rule), new, rule)
     joint = lambda policy: env.occupancy(policy)[:, None] * env.probabilities(policy)
     expected = (joint(new) / joint(old))[batch.observations[:, 0].argmax(-1), batch.actions[:, 0]]
     np.testing.assert_allclose(recalled.weights, expected, rtol=1e-4)
@@ -87,34 +93,29 @@ def test_occupancy_ratio_of_lqc_has_mean_one_and_the_policy_ratio_less_variance(
     batch = batch_of(KEY, old, env, Draws(50_000), 0.5)
     weights = {}
     for ratio in ("occupancy", "policy"):
-        rule = WEIGHT_RULES[ratio]()
-        weights[ratio] = recall(
-            remembered([old], [batch], rule, env), new, rule, oracle=env
-        ).weights
+        rule = {"occupancy": OccupancyRatio(oracle=env), "policy": PolicyRatio()}[ratio]
+        weights[ratio] = recall(remembered([old], [batch], rule), new, rule).weights
         assert abs(weights[ratio].mean() - 1) < 4 * weights[ratio].std() / 50_000**0.5
     assert weights["occupancy"].var() > weights["policy"].var()
 
 
 def test_truncation_and_self_normalisation():
-    log_ratio, mask = (
-        jnp.array([jnp.log(4.0), 0.0, -1.0, jnp.nan]),
-        jnp.array([True, True, True, False]),
-    )
+    log_ratio = jnp.array([jnp.log(4.0), 0.0, -1.0])
+    weights = PolicyRatio(truncate=3.0).weights(view_of(log_ratio))
+    np.testing.assert_allclose(weights, [3, 1, np.exp(-1)], rtol=1e-6)
+    weights = PolicyRatio().weights(view_of(log_ratio))
+    half = jnp.array([1.0, 1.0, 0.5])
+    np.testing.assert_allclose(PolicyRatio().denominator(weights, half), 2.5)
     np.testing.assert_allclose(
-        PolicyRatio(truncate=3.0)(log_ratio, mask), [3, 1, np.exp(-1), 0], rtol=1e-6
-    )
-    weights = PolicyRatio()(log_ratio, mask)
-    np.testing.assert_allclose(PolicyRatio().normaliser(weights, mask.astype(float)), 3)
-    np.testing.assert_allclose(
-        PolicyRatio(self_normalise=True).normaliser(weights, mask.astype(float)),
-        5 + np.exp(-1),
+        PolicyRatio(self_normalise=True).denominator(weights, half),
+        5 + np.exp(-1) / 2,
         rtol=1e-6,
     )
 
 
 def test_extreme_ratios_stay_finite_under_truncation_and_padding():
-    log_ratio, mask = jnp.array([500.0, -500.0, 500.0]), jnp.array([True, True, False])
-    weight = lambda log_ratio: PolicyRatio(truncate=10.0)(log_ratio, mask).sum()
+    log_ratio = jnp.array([500.0, -500.0])
+    weight = lambda log_ratio: PolicyRatio(truncate=10.0).weights(view_of(log_ratio)).sum()
     np.testing.assert_allclose(weight(log_ratio), 10, rtol=1e-6)
     assert np.isfinite(jax.grad(weight)(log_ratio)).all()
     assert np.isfinite(effective_sample_size(jnp.array([1e30, 1e30, 0.0])))
@@ -128,12 +129,12 @@ def test_discounted_states():
         remembered([policy], [batch], PolicyRatio()), policy, PolicyRatio(), discount=0.9
     )
     expected = jnp.where(batch.mask, 0.9 ** jnp.arange(ENV.max_steps), 0).ravel()
-    np.testing.assert_allclose(recalled.importance, expected, rtol=1e-5)
+    np.testing.assert_allclose(recalled.state_weights, expected, rtol=1e-5)
     # Every episode ended, and the time after that counts: Σ γ^t over all times, for each of three.
     np.testing.assert_allclose(
-        recalled.coefficients(1), expected / (3 / (1 - 0.9)), rtol=1e-4, atol=1e-7
+        window_of(recalled, 1).coefficients(), expected / (3 / (1 - 0.9)), rtol=1e-4, atol=1e-7
     )
-    np.testing.assert_allclose(recalled.coverage(1), expected.sum() / 30, rtol=1e-4)
+    np.testing.assert_allclose(window_of(recalled, 1).coverage(), expected.sum() / 30, rtol=1e-4)
 
 
 @pytest.mark.parametrize("self_normalise", [False, True])
@@ -146,11 +147,11 @@ def test_a_shorter_window_is_averaged_over_itself_alone(self_normalise):
     recalled = recall(remembered(policies, batches, rule), new, rule)
     for window in (1, 2):
         short = recall(remembered(policies[-window:], batches[-window:], rule), new, rule)
-        found = recalled.coefficients(window)
-        np.testing.assert_allclose(found, short.coefficients(window), rtol=1e-5)
+        found = window_of(recalled, window).coefficients()
+        np.testing.assert_allclose(found, window_of(short, window).coefficients(), rtol=1e-5)
     # The newest batch has weights of one, so that each transition has its share of one.
     mask = batches[-1].mask.ravel()
-    np.testing.assert_allclose(recalled.coefficients(1), mask / mask.sum(), rtol=1e-4)
+    np.testing.assert_allclose(window_of(recalled, 1).coefficients(), mask / mask.sum(), rtol=1e-4)
 
 
 def test_packed_rows_of_older_batches_stay_outside_the_window(monkeypatch):
@@ -165,4 +166,4 @@ def test_packed_rows_of_older_batches_stay_outside_the_window(monkeypatch):
     for window in (1, 2):
         count = counts[:window].sum()
         expected = np.where(np.arange(window * batches[0].mask.size) < count, 1 / count, 0)
-        np.testing.assert_allclose(recalled.coefficients(window), expected, rtol=1e-4)
+        np.testing.assert_allclose(window_of(recalled, window).coefficients(), expected, rtol=1e-4)

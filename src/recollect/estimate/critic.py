@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from recollect.checks import check_count, check_name, check_number
+from recollect.checks import check_count, check_kind, check_name, check_number
 from recollect.minibatches import sweep
 from recollect.policies.networks import ACTIVATIONS, MLP, Affine, mlp
 from recollect.policies.normaliser import Normaliser, Units
@@ -55,6 +55,7 @@ class Critic(eqx.Module):
     def __check_init__(self):
         check_name("activation", self.activation, ACTIVATIONS)
         check_name("fit", self.fit, get_args(Fit))
+        check_kind("widths", self.widths, tuple, "(64, 64)")
         for width in self.widths:
             check_count("widths", width)
         check_count("epochs", self.epochs)

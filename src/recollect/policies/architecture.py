@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from recollect.checks import check_name
+from recollect.checks import check_count, check_kind, check_name
 from recollect.envs import LQC, AbstractEnv, HostEnv, Tabular
 from recollect.policies import (
     AbstractPolicy,
@@ -55,6 +55,9 @@ class Architecture:
 
     def __post_init__(self):
         check_name("head", self.head, get_args(Head))
+        check_kind("widths", self.widths, tuple, "(64, 64)")
+        for width in self.widths:
+            check_count("widths", width)
 
     def build(self, key: PRNGKeyArray, env: AbstractEnv | HostEnv) -> AbstractPolicy:
         """Build a policy that can act in `env`.

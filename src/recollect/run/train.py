@@ -14,7 +14,7 @@ import numpy as np
 
 from recollect.algorithms import ALGORITHMS, REFUSALS, AbstractAlgorithm
 from recollect.algorithms.base import SIGNAL, bind
-from recollect.checks import check_count, check_number
+from recollect.checks import check_count, check_kind, check_number
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, HostEnv, host, make
 from recollect.policies import AbstractPolicy
@@ -102,10 +102,12 @@ def train(
     if isinstance(algorithm, str):
         chosen = preset(algorithm, named_env)
         algorithm = chosen.algorithm
-        collector = collector or chosen.collector
+        collector = chosen.collector if collector is None else collector
         policy = chosen.policy if policy is None else policy
     algorithm = check_algorithm(algorithm)
-    collector = collector or default_collector(algorithm)
+    if collector is None:
+        collector = default_collector(algorithm)
+    check_kind("collector", collector, AbstractCollector, "Episodes(4) or Steps(8, 64)")
     seeds = _seeds(seeds)
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)
