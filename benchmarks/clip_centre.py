@@ -41,24 +41,24 @@ def main() -> None:
                 iterations=ITERATIONS,
                 progress=False,
             )
-            silenced = np.nanmean(run.curves["clip_fraction_by_age"][:, 20:], axis=(0, 1))
+            clipped = np.nanmean(run.curves["clip_fraction_by_age"][:, 20:], axis=(0, 1))
             returns = run.curves["recent_return"]
             known = np.isfinite(returns).all(0)  # after the first 20 episodes of every seed
             label = f"around {'1' if centre == 'one' else 'the current ratio'}, α = {rate:g}"
             ages = np.arange(WINDOW)
-            left.plot(ages, 100 * silenced, style, color=colour, marker="o", markersize=3)
+            left.plot(ages, 100 * clipped, style, color=colour, marker="o", markersize=3)
             iterations = np.flatnonzero(known) + 1
             right.plot(iterations, returns[:, known].mean(0), style, color=colour, label=label)
             mean = np.nanmean(run.curves["return_mean"])
-            shares = (f"{silenced[0]:.1%}", f"{silenced[-1]:.1%}")
+            shares = (f"{clipped[0]:.1%}", f"{clipped[-1]:.1%}")
             rows.append((centre, f"{rate:g}", *shares, f"{mean:.1f}"))
-    left.set(title="silenced by the clip", xlabel="age of the batch, in iterations")
+    left.set(title="taken out by the clip", xlabel="age of the batch, in iterations")
     left.set(ylabel="% of its transitions", ylim=(0, None))
     right.set(title=f"CartPole-v1, {SEEDS} seeds", xlabel="iteration")
     right.set(ylabel="mean of the last 20 episodes", ylim=(0, None))
     right.legend(frameon=False, loc="lower right")
     save(figure, out)
-    columns = ("clip around", "step size", "silenced, newest", "silenced, oldest", "mean return")
+    columns = ("clip around", "step size", "clipped, newest", "clipped, oldest", "mean return")
     print(*markdown(columns, rows), sep="\n")
 
 

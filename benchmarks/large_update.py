@@ -18,8 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from recollect.step.solve import Auto, ConjugateGradients
-
 ROWS = 80_000
 WIDTHS = (64, 64)
 DAMPING = 1e-3
@@ -58,8 +56,8 @@ def ours(tolerance: float):
     import jax.numpy as jnp
 
     from recollect.estimate.fisher import Fisher
-    from recollect.estimate.gradient import policy_gradient
-    from recollect.policies.scores import score_matrix
+    from recollect.policies.scores import fold, score_matrix
+    from recollect.step.solve import Auto, ConjugateGradients
 
     weights, *arrays = data()
     policy = policy_of(weights)
@@ -70,7 +68,7 @@ def ours(tolerance: float):
     @eqx.filter_jit
     def update(policy, observations, actions, importance, advantages):
         _, scores = score_matrix(policy, observations, actions)
-        gradient = policy_gradient(scores, importance, advantages, count)
+        gradient = fold(lambda part, u: part.pull(u), scores, importance * advantages, count)
         return solver(
             Fisher(scores, importance, count), gradient, DAMPING, jnp.zeros_like(gradient)
         )

@@ -22,7 +22,13 @@ from recollect.policies import Policy, softmax_policy
 from recollect.policies.scores import score_matrix
 from recollect.report.tables import markdown
 from recollect.run.train import train
-from recollect.step.solve import ConjugateGradients, cheapest
+from recollect.step.solve import (
+    AbstractSolver,
+    Cholesky,
+    ConjugateGradients,
+    SampleSpace,
+    cheapest,
+)
 
 DAMPING = 1e-3
 NETWORKS = {226: (32,), 1282: (32, 32), 4610: (64, 64)}
@@ -58,7 +64,10 @@ def problem(rows: int, policy: Policy) -> tuple[Fisher, jax.Array]:
     return fisher, scores.pull((returns - returns.mean()) / rows)
 
 
-def clock(solver: Solver, fisher: Fisher, gradient: jax.Array) -> tuple[float, float, int]:
+SOLVERS = {"cholesky": Cholesky(), "sample": SampleSpace(), "cg": ConjugateGradients()}
+
+
+def clock(solver: AbstractSolver, fisher: Fisher, gradient: jax.Array) -> tuple[float, float, int]:
     """Median seconds of a solve, its relative residual and its steps."""
     solve = eqx.filter_jit(
         lambda fisher, gradient: solver(fisher, gradient, DAMPING, jnp.zeros_like(gradient))
@@ -80,7 +89,7 @@ def main() -> None:
             fisher, gradient = problem(rows, policy)
             work = {"cholesky": rows * parameters**2, "sample": rows**2 * parameters, "cg": 0}
             clocked = {
-                method: clock(Solver(method), fisher, gradient)
+                method: clock(SOLVERS[method], fisher, gradient)
                 for method, count in work.items()
                 if count < LIMIT and (method != "sample" or rows <= 2000)
             }

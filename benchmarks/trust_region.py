@@ -38,9 +38,7 @@ def fresh_kls(name: str, algorithm) -> np.ndarray:
     def iterate(state, carry, key):
         keys = jax.random.split(key, 3)
         carry, collected = collector(keys[0], env, state.policy, carry, algorithm.discount)
-        after, info = algorithm.update(
-            state, collected.batch, keys[1], env if isinstance(env, AbstractOracle) else None
-        )
+        after, info = algorithm.update(state, collected, keys[1])
         batch = fresh(keys[2], env, state.policy, None, algorithm.discount)[1].batch
         kls = jax.vmap(jax.vmap(lambda s: state.policy.kl(after.policy, s)))(batch.observations)
         return after, carry, jax.numpy.mean(kls, where=batch.mask), info.refused

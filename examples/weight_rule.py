@@ -19,7 +19,8 @@ class PowerMean(rc.AbstractWeightRule):
 
     def weights(self, view):
         # In logs, as ω itself may overflow.
-        return jnp.exp(view.log_ratio - jnp.logaddexp(jnp.log(self.mix) + view.log_ratio, jnp.log1p(-self.mix)))
+        mixture = jnp.logaddexp(jnp.log(self.mix) + view.log_ratio, jnp.log1p(-self.mix))
+        return jnp.exp(view.log_ratio - mixture)
 
 
 if __name__ == "__main__":

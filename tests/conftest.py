@@ -1,4 +1,5 @@
-"""Tests spend their time compiling small programs: code generation may be quick and plain, and is not done twice."""
+"""Tests spend their time compiling small programs: code generation may be quick and plain, and is
+not done twice."""
 
 import atexit
 import os

@@ -138,7 +138,8 @@ def precision(folder: Path, bits: int, only: str, compare: bool, tolerance: floa
         failed += bad
         moved = ", ".join(key for key, equal in zip(curves, same, strict=True) if not equal)
         print(
-            f"{'FAILED' if bad else 'ok':6} {name}-{bits}: θ {apart:.2e}; curves moved: {moved or 'none'}",
+            f"{'FAILED' if bad else 'ok':6} {name}-{bits}: θ {apart:.2e}; curves moved: "
+            f"{moved or 'none'}",
             flush=True,
         )
     return failed

@@ -1,4 +1,5 @@
-"""Returns, GAE and V-trace against hand calculation and double loops; baselines against their definitions."""
+"""Returns, GAE and V-trace against hand calculation and double loops; baselines against their
+definitions."""
 
 import dataclasses
 
@@ -69,9 +70,11 @@ def test_returns_to_go_equal_a_double_loop():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-# Two steps of reward 1 and 2, V = 10 and 20 at their observations, 20 and 40 at their successors; γ = ½, λ = ½ (1 for returns).
+# Two steps of reward 1 and 2, V = 10 and 20 at their observations, 20 and 40 at their successors;
+# γ = ½, λ = ½ (1 for returns).
 ENDINGS = {
-    # ending of the first step, of the second:   δ = (1 + ½·20 − 10, 2 + ½·40 − 20) unless terminated
+    # ending of the first step, of the second: δ = (1 + ½·20 − 10, 2 + ½·40 − 20) unless
+    # terminated
     ("goes on", "cut by the batch"): {"gae": [1 + 0.25 * 2, 2], "return": [1 + 0.5 * 2, 2]},
     ("goes on", "truncated"): {"gae": [1 + 0.25 * 2, 2], "return": [1 + 0.5 * 2, 2]},
     ("goes on", "terminated"): {"gae": [1 + 0.25 * -18, -18], "return": [1 + 0.5 * -18, -18]},
@@ -110,7 +113,8 @@ def test_vtrace_equals_a_direct_double_loop():
         δ = lambda t, row=row: (
             rewards[row, t] + γ * (not terminated[row, t]) * following[row, t] - values[row, t]
         )
-        # v_s = V(s) + Σ_{t≥s} γ^{t−s} (Π_{i<t} λ c_i) ρ_t δ_t, summed term by term until the episode or the batch ends.
+        # v_s = V(s) + Σ_{t≥s} γ^{t−s} (Π_{i<t} λ c_i) ρ_t δ_t, summed term by term until the
+        # episode or the batch ends.
         product, total = 1.0, 0.0
         for t in range(start, 12):
             if not mask[row, t]:

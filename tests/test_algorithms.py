@@ -29,6 +29,7 @@ from recollect.envs import LQC, CartPole, garnet
 from recollect.estimate.advantages import GAE, ExactAdvantages, Returns, VTrace
 from recollect.estimate.critic import Critic
 from recollect.estimate.fisher import ExpectedFisher
+from recollect.estimate.shares import Uniform
 from recollect.memory.rows import Packing, recall
 from recollect.memory.weights import OccupancyRatio, PolicyRatio
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
@@ -178,7 +179,8 @@ def test_weights_that_overflow_are_refused():
     ids=["pg", "npg", "trpo"],
 )
 def test_what_overflows_leaves_the_window(algorithm):
-    """Finite rewards whose sums are not cost one update, and not one for each place in the window."""
+    """Finite rewards whose sums are not cost one update, and not one for each place in the
+    window."""
     state, _ = updated(algorithm, POLICY, KEY, updates=2)
     batch = batch_of(jax.random.key(5), state.policy)
     huge = dataclasses.replace(batch, rewards=jnp.full_like(batch.rewards, 3e38))
@@ -203,7 +205,8 @@ def test_a_batch_whose_weights_overflow_leaves_the_window_and_the_newest_stays()
 
 
 def test_ppo_refuses_an_update_that_was_cut_short_by_a_bad_minibatch():
-    """A first step that is far too long makes the next slope meaningless; what came before it is not kept either."""
+    """A first step that is far too long makes the next slope meaningless; what came before it is
+    not kept either."""
     algorithm = RPPO(
         window=2,
         advantages=Returns(),
@@ -227,7 +230,8 @@ def test_only_a_failed_step_raises_the_damping_of_trpo():
     assert scale(batch) == 4
     assert scale(dataclasses.replace(batch, rewards=batch.rewards.at[0, 0].set(jnp.nan))) == 8
     assert scale(dataclasses.replace(batch, rewards=jnp.full_like(batch.rewards, 3e38))) == 8
-    impossible = dataclasses.replace(algorithm, target_kl=1e-12, max_length=1e6)
+    # The first step is as long as the radius, without room for three standard errors.
+    impossible = dataclasses.replace(algorithm, shrink=0.999)
     state_refused, info = update(impossible, state, batch, KEY)
     assert REFUSALS[int(info.refused)].startswith("the line search")
     assert float(state_refused.own.damping_scale) == 32
@@ -302,13 +306,14 @@ SHARED = {
     "discount": 0.8,
     "discount_states": True,
     "weights": [PolicyRatio(truncate=0.9), PolicyRatio(self_normalise=True)],
+    "shares": Uniform(1),
     "project": Box(-0.3, 0.3),
 }
-ASCENT = {"learning_rate": 0.02, "decay": 0.5, "optimizer": "sgd", "objective_scale": True}
+ASCENT = {"learning_rate": 0.02, "step_decay": 0.5, "optimizer": "sgd", "objective_scale": True}
 NATURAL = {
     "fisher_window": 1,
     "damping": 0.1,
-    "fisher": "expected",
+    "fisher": ExpectedFisher(),
     "independent_fisher": True,
     "solver": [
         ConjugateGradients(tolerance=0.5, preconditioner_rows=0),
@@ -394,7 +399,8 @@ CHANGES = {
         ),
     },
 }
-"""For each algorithm all of its fields with other values; nothing for a field that another row tests, as the code is shared."""
+"""For each algorithm all of its fields with other values; nothing for a field that another row
+tests, as the code is shared."""
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -473,7 +479,8 @@ def test_a_line_search_that_cannot_succeed_restores_the_policy_and_raises_the_da
 
 
 def test_a_policy_without_doubts_is_left_alone():
-    """Its probabilities are 0 and 1, so every score is 0, and with them gradient, direction and curvature."""
+    """Its probabilities are 0 and 1, so every score is 0, and with them gradient, direction and
+    curvature."""
     θ, unflatten = flatten(POLICY)
     sure = unflatten(1e5 * θ)
     state, info = updated(RTRPO(window=2, advantages=Returns()), sure, KEY, updates=1)
@@ -539,7 +546,7 @@ def test_ppo_clips_the_gradient_by_its_norm_and_stops_at_the_target():
 
 
 def test_a_clip_around_one_silences_old_samples_and_one_around_the_current_ratio_does_not():
-    """Before the policy has moved, no sample is silenced by a clip around where it starts."""
+    """Before the policy has moved, no sample is clipped by a clip around where it starts."""
     still = RPPO(
         window=3, learning_rate=1e-9, epochs=1, advantages=Returns(baseline="linear"), clip=0.05
     )
@@ -547,15 +554,15 @@ def test_a_clip_around_one_silences_old_samples_and_one_around_the_current_ratio
         RPPO(window=3, learning_rate=0.05, advantages=Returns(baseline="linear")), POLICY, KEY
     )
     batch = batch_of(jax.random.key(5), state.policy)
-    silenced = {
+    fraction = {
         centre: update(dataclasses.replace(still, clip_centre=centre), state, batch, KEY)[
             1
         ].clip_fraction_by_age
         for centre in ("one", "current")
     }
-    assert silenced["one"][0] == 0
-    assert (silenced["one"][1:] > 0.05).all()
-    np.testing.assert_allclose(silenced["current"], 0)
+    assert fraction["one"][0] == 0
+    assert (fraction["one"][1:] > 0.05).all()
+    np.testing.assert_allclose(fraction["current"], 0)
 
 
 def test_the_surrogate_by_hand():
@@ -711,7 +718,8 @@ def exact_gradient(algorithm, history, policy, env):
 
 
 def reuse_estimates(env, behaviours, target, rules, replications=4000, samples=10):
-    """Estimates of ∇η(target) from one batch of each behaviour policy, whose parameters are fixed in advance."""
+    """Estimates of ∇η(target) from one batch of each behaviour policy, whose parameters are fixed
+    in advance."""
 
     def estimate(key):
         batches = [
@@ -750,7 +758,8 @@ def test_exact_ratios_make_the_reuse_estimator_unbiased():
 
 
 def test_two_iterations_show_the_bias_of_section_2_4():
-    """θ₁ depends on the samples of θ₀, so reweighing those samples does not estimate ∇η(θ₁) without bias."""
+    """θ₁ depends on the samples of θ₀, so reweighing those samples does not estimate ∇η(θ₁)
+    without bias."""
     env = LQC()
     algorithm = VPG(
         discount=0.5,
@@ -845,8 +854,8 @@ def test_a_short_gradient_is_not_stretched():
     np.testing.assert_allclose(after(bounded), after(free), atol=1e-6)
 
 
-def test_shares_of_silenced_transitions_are_of_their_age():
-    """Where every advantage is positive, ratios above 1 + ε are silenced."""
+def test_clip_fractions_are_of_their_age():
+    """Where every advantage is positive, ratios above 1 + ε are clipped."""
     base = dict(window=3, advantages=Returns(baseline="none"), clip=0.05)
     state, _ = updated(RPPO(learning_rate=0.05, **base), POLICY, KEY)
     batch = batch_of(jax.random.key(5), state.policy)

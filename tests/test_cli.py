@@ -17,7 +17,7 @@ from recollect.theory.findings import panels
 from recollect.theory.gain import Prediction, Reusable
 from recollect.theory.ode import SERIES
 
-COLUMNS = ["algorithm", "seed", "iteration", "environment_steps", "return_mean", "ess", "seconds"]
+FIRST_COLUMNS = ["algorithm", "seed", "iteration", "environment_steps"]
 
 
 def recollect(*words, cwd=None):
@@ -58,8 +58,10 @@ def test_help_and_version():
         "--window",
         "--fisher-window",
         "--damping",
-        "--solver.method",
-        "--weights.ratio",
+        "--solver",
+        "--solver.conjugate-gradients.tolerance",
+        "--weights",
+        "--weights.truncate",
         "--advantages.baseline",
         "--max-steps",
     ):
@@ -255,7 +257,7 @@ def test_an_environment_with_a_discount_of_its_own(tmp_path):
         "LQC",
         "--samples",
         3,
-        "--advantages.estimator",
+        "--advantages",
         "exact",
         "--iterations",
         2,
@@ -308,7 +310,8 @@ MISTAKES = [
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """Exit code and standard error of every mistake, all in one process without pytest's type checks."""
+    """Exit code and standard error of every mistake, all in one process without pytest's type
+    checks."""
     program = """
 import contextlib, io, json, sys
 from recollect.cli import main

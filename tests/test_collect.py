@@ -112,7 +112,8 @@ def test_steps_never_cross_an_episode_and_count_returns_exactly():
     joined = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *[c.batch for c in seen])
     assert joined.mask.sum() == 100_000
     ended = joined.terminated | joined.truncated
-    # Within an episode the true successor is the next observation; after an end it is not, and the clock restarts.
+    # Within an episode the true successor is the next observation; after an end it is not, and
+    # the clock restarts.
     inside = ~ended[:, :-1]
     np.testing.assert_array_equal(
         joined.next_observations[:, :-1][inside], joined.observations[:, 1:][inside]

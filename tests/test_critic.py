@@ -1,4 +1,5 @@
-"""The critic fits what it is given, in any units; minibatches visit every transition once an epoch."""
+"""The critic fits what it is given, in any units; minibatches visit every transition once an
+epoch."""
 
 import dataclasses
 import functools

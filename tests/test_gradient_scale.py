@@ -1,4 +1,5 @@
-"""What the gradient estimates: with discounted states and the scale of the objective exactly ∇η, also where episodes end."""
+"""What the gradient estimates: with discounted states and the scale of the objective exactly ∇η,
+also where episodes end."""
 
 import dataclasses
 
@@ -25,7 +26,8 @@ LENGTH = 4
 
 
 class Corridor(AbstractEnv):
-    """Walk right to leave; every step pays its place, and the left end is a wall. It terminates, which `Tabular` never does."""
+    """Walk right to leave; every step pays its place, and the left end is a wall. It terminates,
+    which `Tabular` never does."""
 
     max_steps: int = eqx.field(static=True, default=60, init=False)
     observation_size: int = eqx.field(static=True, default=LENGTH, init=False)
@@ -100,7 +102,8 @@ def test_discounted_states_and_the_scale_of_the_objective_give_the_gradient(coll
     exact, _, _ = exact_gradient(policy)
     found = estimates(SCALED, Corridor(), policy, collector, 200)
     error = found.std(0) / len(found) ** 0.5
-    # A batch of steps divides by what it happens to hold: a bias of the order of one over its episodes.
+    # A batch of steps divides by what it happens to hold: a bias of the order of one over its
+    # episodes.
     slack = 0.01 * np.abs(exact).max() if isinstance(collector, Steps) else 0
     assert (np.abs(found.mean(0) - exact) < 4.5 * error + slack).all()
     assert (error < 0.06 * np.abs(exact).max()).all()
@@ -111,7 +114,8 @@ def test_discounted_states_and_the_scale_of_the_objective_give_the_gradient(coll
 
 
 def test_draws_count_walks_that_ended_early():
-    """E over d^π with the absorbing state: (1 − γ) ∇η, from draws of which a good part falls behind an ending."""
+    """E over d^π with the absorbing state: (1 − γ) ∇η, from draws of which a good part falls
+    behind an ending."""
     policy = corridor_policy()
     exact, oracle, wide = exact_gradient(policy)
     table = jnp.asarray(oracle.advantages(wide))
@@ -134,7 +138,8 @@ def test_draws_count_walks_that_ended_early():
 
 
 def test_the_gradient_on_cartpole_is_that_of_simulated_returns():
-    """Against differences of the mean discounted return along the estimated gradient, from the same random numbers."""
+    """Against differences of the mean discounted return along the estimated gradient, from the
+    same random numbers."""
     env = CartPole(max_steps=40)
     θ, unflatten = flatten(random_policy(KEY))
     found = estimates(SCALED, env, unflatten(θ), Episodes(100), 600).mean(0)
@@ -150,7 +155,8 @@ def test_the_gradient_on_cartpole_is_that_of_simulated_returns():
 
 
 def test_ppo_has_the_same_scale():
-    """Without a clip, one step over the whole batch is the step of the plain gradient, also with discounted states."""
+    """Without a clip, one step over the whole batch is the step of the plain gradient, also with
+    discounted states."""
     env, policy = CartPole(max_steps=30), random_policy(KEY)
     batch = jax.jit(lambda: Episodes(4)(KEY, env, policy, None, DISCOUNT)[1].batch)()
     shared = dict(

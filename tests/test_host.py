@@ -27,7 +27,6 @@ from recollect.envs import CartPole
 from recollect.envs.spaces import actions_of, decoder, encoder
 from recollect.estimate.advantages import Returns
 from recollect.estimate.fisher import ExpectedFisher
-from recollect.memory.weights import PolicyRatio
 from recollect.policies import Gaussian, Policy, mlp, softmax_policy
 from recollect.policies.architecture import Architecture, make_policy
 from recollect.policies.normaliser import Normaliser
@@ -300,7 +299,7 @@ def test_batches_without_signal_do_not_end_the_run():
 def test_a_vector_is_not_stepped_by_two_collectors():
     with pytest.raises(
         ValueError,
-        match=r"independent_fisher=True needs copies of its own, .* give a function that makes one copy",
+        match=r"independent_fisher=True needs copies of its own, .* a function that makes one copy",
     ):
         train(
             vector_of(AutoresetMode.SAME_STEP)(2),
@@ -529,7 +528,8 @@ class SafePath(gym.Env):
 
 
 class Exploding(gym.Wrapper):
-    """InvertedPendulum whose world is made to diverge in the fourth step of every second episode."""
+    """InvertedPendulum whose world is made to diverge in the fourth step of every second
+    episode."""
 
     def __init__(self):
         super().__init__(gym.make("InvertedPendulum-v5", disable_env_checker=True))
@@ -565,7 +565,8 @@ def test_episodes_in_which_mujoco_reset_a_diverged_world_are_left_out(tmp_path, 
 
 
 def test_the_normaliser_moves_without_bending_importance_ratios():
-    """The weighted mean action of old data estimates the new policy's, which holds only if ratios are those of the two policies."""
+    """The weighted mean action of old data estimates the new policy's, which holds only if ratios
+    are those of the two policies."""
     key = jax.random.key(0)
     observations = 5 + 2 * jax.random.normal(key, (4000, 1))
     network = eqx.tree_at(lambda n: n.layers[-1].weight, mlp(key, 1, 1, ()), jnp.array([[0.5]]))
@@ -578,16 +579,13 @@ def test_the_normaliser_moves_without_bending_importance_ratios():
     )  # statistics are no parameters
     np.testing.assert_allclose(moved.normaliser.units.mean, observations.mean(0), rtol=1e-5)
 
-    mask = jnp.ones(4000, bool)
     target = float(jax.vmap(moved.mode)(observations).mean())
-    ours = PolicyRatio()(score_matrix(moved, observations, actions)[0] - log_probs, mask)
-    # A naive buffer keeps what the network saw, and the network itself has not changed: its ratios are all one.
+    ours = jnp.exp(score_matrix(moved, observations, actions)[0] - log_probs)
+    # A naive buffer keeps what the network saw, and the network itself has not changed: its
+    # ratios are all one.
     stored = jax.vmap(old.normalise)(observations)
-    naive = PolicyRatio()(
-        jax.vmap(lambda s, a: moved.head.log_prob(moved.network(s), a))(stored, actions)
-        - log_probs,
-        mask,
-    )
+    seen = jax.vmap(lambda s, a: moved.head.log_prob(moved.network(s), a))(stored, actions)
+    naive = jnp.exp(seen - log_probs)
     estimate = lambda weights: (
         float((weights * actions[:, 0]).sum() / weights.sum()),
         float(jnp.std(actions) / jnp.sqrt(weights.sum() ** 2 / (weights**2).sum())),
@@ -645,7 +643,7 @@ def test_a_network_of_ones_own_trains():
     assert np.isfinite(flatten(run.policies)[0]).all()
     with pytest.raises(
         ValueError,
-        match=r"fisher='expected' needs a Policy with an MLP.* and not Convolution; use fisher='score'",
+        match=r"ExpectedFisher needs a Policy with an MLP.* and not Convolution; use ScoreFisher",
     ):
         train(
             lambda: Anything(images, spaces.Box(-1, 1, (2,))),

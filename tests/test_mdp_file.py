@@ -1,4 +1,5 @@
-"""Finite MDPs in files: whatever is wrong with one, one sentence, and no more memory than it needs."""
+"""Finite MDPs in files: whatever is wrong with one, one sentence, and no more memory than it
+needs."""
 
 import io
 import tracemalloc

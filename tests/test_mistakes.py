@@ -1,6 +1,7 @@
 """Bad input gives one sentence with field, value and remedy.
 
-The expressions run in a process of their own, as a user's would: without the type checks that pytest adds.
+The expressions run in a process of their own, as a user's would: without the type checks that
+pytest adds.
 """
 
 import json
@@ -129,9 +130,8 @@ MISTAKES = {
     "train(LQC(), VPG(discount=0.5), collector=Draws(6), iterations=1)": [
         "Draws collects single steps"
     ],
-    "train(LQC(), VPG(discount=0.5, discount_states=True, advantages=ExactAdvantages()), collector=Draws(6), iterations=1)": [
-        "discount_states=True would discount twice"
-    ],
+    "train(LQC(), VPG(discount_states=True, discount=0.5, advantages=ExactAdvantages()), "
+    "collector=Draws(6), iterations=1)": ["discount_states=True would discount twice"],
     "Box(1.0, -1.0)": ["low=1.0", "high=-1.0"],
     "Ball(0.0)": ["radius=0.0"],
     "Simplex(1.0)": ["floor=1.0"],
@@ -164,7 +164,8 @@ MISTAKES = {
         "ExpectedFisher needs",
         "ScoreFisher()",
     ],
-    "train(chain(3), VPG(discount=0.9, project=Simplex(0.5)), policy=tabular_direct_policy(3, 2), iterations=1)": [
+    "train(chain(3), VPG(discount=0.9, project=Simplex(0.5)), "
+    "policy=tabular_direct_policy(3, 2), iterations=1)": [
         "floor=0.5",
         "2 actions",
     ],
@@ -176,7 +177,8 @@ MISTAKES = {
 
 
 NUMPY = [
-    "train(short, RNPG(window=np.int64(3), damping=np.float32(0.1)), iterations=np.int64(2), seeds=np.arange(2))",
+    "train(short, RNPG(window=np.int64(3), damping=np.float32(0.1)), iterations=np.int64(2), "
+    "seeds=np.arange(2))",
     "train(short, VPG(learning_rate=np.float64(0.1)), iterations=1, seeds=np.int64(2))",
 ]
 

@@ -100,7 +100,8 @@ def mean_kl(old, new, batch):
 
 
 def test_no_step_leaves_the_trust_region_while_the_statistics_move():
-    """From the policy that acted to the one that acts next, and nothing moves it after the search."""
+    """From the policy that acted to the one that acts next, and nothing moves it after the
+    search."""
     algorithm = RTRPO(window=2, target_kl=0.05, advantages=Returns(), damping=0.1)
     policy = normalised(random_policy(KEY))
     state = algorithm.init(policy, batch_of(KEY, policy), KEY)

@@ -1,4 +1,5 @@
-"""The paper's experiments: every figure from one command, what is finished is kept, and claims are answered by intervals."""
+"""The paper's experiments: every figure from one command, what is finished is kept, and claims
+are answered by intervals."""
 
 import contextlib
 import dataclasses
@@ -84,7 +85,8 @@ def test_everything_in_a_quick_run(tmp_path):
     assert "What reuse does and what more steps do" in text
     assert f"| {control_label(2)} |" in text
 
-    # What is finished is kept; what is lost comes back with the same numbers, and the page still answers with all that is there.
+    # What is finished is kept; what is lost comes back with the same numbers, and the page still
+    # answers with all that is there.
     tables = {path: path.read_bytes() for path in tmp_path.rglob("*.csv")}
     lost = tmp_path / "cells" / "sgd-cartpole-vpg-0-10.npz"
     lost.unlink()

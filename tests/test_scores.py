@@ -1,4 +1,5 @@
-"""The score operator: layers = differentiation = the matrix written out, in one piece or in chunks."""
+"""The score operator: layers = differentiation = the matrix written out, in one piece or in
+chunks."""
 
 import functools
 
@@ -91,7 +92,8 @@ def test_layers_equal_differentiation_and_the_matrix(name):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_scores_that_share_a_state_equal_differentiation(name):
-    """The scores of an expected Fisher matrix are the network's Jacobian times the root of the head's."""
+    """The scores of an expected Fisher matrix are the network's Jacobian times the root of the
+    head's."""
     policy, observations, _ = problem(name)
     θ, unflatten = flatten(policy)
 

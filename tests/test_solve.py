@@ -131,7 +131,8 @@ def test_auto_takes_the_small_system():
 
 
 def test_a_preconditioner_lost_in_rounding_is_damped_more():
-    """Eigenvalues over seven decades: in single precision the inverse of a few rows is noise at the damping asked for."""
+    """Eigenvalues over seven decades: in single precision the inverse of a few rows is noise at
+    the damping asked for."""
     fisher, gradient, _ = problem(200)
     steep = Fisher(fisher.scores, 1e5 * fisher.coefficients, fisher.count)
     solver = ConjugateGradients(tolerance=1e-2, preconditioner_rows=40, max_steps=60)
@@ -141,7 +142,8 @@ def test_a_preconditioner_lost_in_rounding_is_damped_more():
 
 
 def test_what_one_method_cannot_solve_another_tries():
-    """The small N×N system loses all digits where the damping is far below the rounding of the matrix."""
+    """The small N×N system loses all digits where the damping is far below the rounding of the
+    matrix."""
     fisher, gradient, _ = problem(20)
     steep = Fisher(fisher.scores, 1e6 * fisher.coefficients, fisher.count)
     solution = solve(SampleSpace(), steep, gradient, 1e-4)

@@ -121,7 +121,8 @@ def test_every_way_of_collecting_trains(collector):
 
 
 class Probe(AbstractEnv):
-    """See a sign, answer it, be paid for it one step later: the best return is 1, that of a blind policy ½."""
+    """See a sign, answer it, be paid for it one step later: the best return is 1, that of a blind
+    policy ½."""
 
     max_steps: int = eqx.field(static=True, default=2, init=False)
     observation_size: int = eqx.field(static=True, default=2, init=False)
@@ -246,7 +247,8 @@ def test_lqc_finds_its_optimum():
     result = train(LQC(), algorithm, collector=Draws(10), seeds=20, iterations=500)
     shifts = np.asarray(result.policies.shift)
     assert result.policy(3).shift == shifts[3]
-    # Var θ_n ≈ n^−0.9 Σ∞ with Σ∞ = 0.65 for these settings, so all of twenty lie within 5 standard deviations.
+    # Var θ_n ≈ n^−0.9 Σ∞ with Σ∞ = 0.65 for these settings, so all of twenty lie within 5
+    # standard deviations.
     assert np.abs(shifts).max() < 5 * (0.65 * 500**-0.9) ** 0.5
 
 

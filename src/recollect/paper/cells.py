@@ -33,10 +33,10 @@ CURVES = (
     "gradient_norm",
     "direction_norm",
     "kl",
-    "silenced_by_age",
+    "clip_fraction_by_age",
     "refused",
 )
-"""What is kept of every iteration."""
+"""What is kept of every iteration, as far as the algorithm measures it."""
 REPLICATIONS = ("iterations", "shifts", "refused", "seconds")
 """What is kept of every case of the theory laboratory: fields of `Replications`."""
 
@@ -160,15 +160,17 @@ class Cell(AbstractCell):
             progress=False,
         )
         seconds = time.perf_counter() - began - run.compile_seconds
-        curves = {name: np.asarray(run.curves[name], np.float32) for name in CURVES}
+        measured = [name for name in CURVES if name in run.curves]
+        curves = {name: np.asarray(run.curves[name], np.float32) for name in measured}
         return dict(curves, seconds=seconds, compile_seconds=run.compile_seconds)
 
     def outcome(self, folder: Path) -> Outcome:
         """The curves, when it is finished."""
         parts = [file.read() for file in self.files(folder)]
         total = lambda name: float(sum(part[name] for part in parts))
+        measured = [name for name in CURVES if name in parts[0]]
         return Outcome(
-            curves={name: np.concatenate([part[name] for part in parts]) for name in CURVES},
+            curves={name: np.concatenate([part[name] for part in parts]) for name in measured},
             seconds=total("seconds"),
             compile_seconds=total("compile_seconds"),
         )

@@ -115,6 +115,7 @@ def _diagnostics(outcomes: Mapping[str, Outcome]) -> list[str]:
     for label, one in outcomes.items():
         curves = one.curves
         median, high = np.quantile(curves["max_weight"], (0.5, 0.99))
+        clipped = curves.get("clip_fraction_by_age")
         row = [
             label,
             f"{one.returns.mean():.1f}",
@@ -124,7 +125,7 @@ def _diagnostics(outcomes: Mapping[str, Outcome]) -> list[str]:
             f"{median:.3g}",
             f"{high:.3g}",
             f"{np.median(curves['kl'].max(1)):.2g}",
-            f"{curves['silenced_by_age'].mean():.0%}",
+            f"{clipped.mean():.0%}" if clipped is not None else "",
             str(int((curves["refused"] > 0).sum())),
             f"{_minutes(one):.1f}",
         ]

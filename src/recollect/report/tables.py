@@ -11,8 +11,8 @@ from rich.table import Table
 from recollect.run.train import Training
 from recollect.statistics import standard_error
 
-COLUMNS = ("algorithm", "seed", "iteration", "environment_steps", "return_mean", "ess", "seconds")
-"""Of the curves as CSV."""
+COLUMNS = ("algorithm", "seed", "iteration", "environment_steps")
+"""Of the curves as CSV, before their figures."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,23 +131,42 @@ def table(summaries: Mapping[str, Summary]) -> Table:
 def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
     """Write curves as CSV: a row for each algorithm, seed and iteration that took place.
 
+    Columns are all figures that one of the algorithms measures, with one column for each age where
+    there is a figure for each: `ess_by_age_0` is that of the newest batch. A figure that an
+    algorithm does not measure is left empty.
+
     Args:
         path: of the file.
         runs: by the name of their algorithm.
     """
+    columns = {name: _columns(run) for name, run in runs.items()}
+    figures = list(dict.fromkeys(figure for run in columns.values() for figure in run))
     rows = []
     for name, run in runs.items():
         steps = run.curves["environment_steps"]
         # Curves are NaN after a seed has stopped.
         for seed, iteration in np.argwhere(np.isfinite(steps)):
+            values = [columns[name].get(figure) for figure in figures]
             row = (
                 name,
                 run.seeds[seed],
                 iteration + 1,
                 int(steps[seed, iteration]),
-                f"{run.curves['return_mean'][seed, iteration]:.6g}",
-                f"{run.curves['ess'][seed, iteration]:.6g}",
+                *["" if value is None else f"{value[seed, iteration]:.6g}" for value in values],
                 f"{run.clock[iteration]:.4f}",
             )
             rows.append(row)
-    write_csv(path, COLUMNS, rows)
+    write_csv(path, [*COLUMNS, *figures, "seconds"], rows)
+
+
+def _columns(run: Training) -> dict[str, np.ndarray]:
+    """All curves of a run but the steps, each with the axes seed, iteration."""
+    columns = {}
+    for name, curve in run.curves.items():
+        if name == "environment_steps":
+            continue
+        if curve.ndim == 2:
+            columns[name] = curve
+        else:
+            columns |= {f"{name}_{age}": curve[:, :, age] for age in range(curve.shape[2])}
+    return columns

@@ -77,6 +77,10 @@ class AbstractSolver(eqx.Module):
             x, and how many products with F it took, 0 for direct methods.
         """
 
+    def limits(self) -> tuple[Float[Array, ""] | float, int]:
+        """Tolerance and most steps of the conjugate gradients that are tried instead."""
+        return 1e-2, 100
+
     def __call__(
         self,
         fisher: Fisher,
@@ -94,7 +98,7 @@ class AbstractSolver(eqx.Module):
         def again() -> Solution:
             # Where both branches run side by side, a system of zeros takes no steps.
             right = jnp.where(solution.solved, 0, gradient)
-            direction, steps = PLAIN.direction(fisher, right, damping, guess)
+            direction, steps = conjugate_gradients(fisher, right, damping, *self.limits())
             return _judged(fisher, gradient, damping, direction, solution.steps + steps)
 
         return lax.cond(solution.solved, lambda: solution, again)
@@ -138,38 +142,13 @@ class ConjugateGradients(AbstractSolver):
         remedy = "give a number of rows, 0 for no preconditioner"
         check_number("preconditioner_rows", self.preconditioner_rows, low=0, remedy=remedy)
 
+    def limits(self):
+        return self.tolerance, self.max_steps
+
     def direction(self, fisher, gradient, damping, guess):
-        # In units where the damping is 1 and ‖g‖ = 1 the solution is at most as large as the right
-        # side, and the error at most as large as the residual: one absolute tolerance serves for
-        # both.
-        norm = jnp.linalg.norm(gradient)
-        scale = jnp.where(norm > 0, norm, 1)
-        shape = jax.ShapeDtypeStruct(gradient.shape, gradient.dtype)
-        symmetric = lambda function: lx.FunctionLinearOperator(
-            function, shape, lx.positive_semidefinite_tag
-        )
-        right = gradient / scale
-        options = {}
-        if 0 < self.preconditioner_rows < fisher.shape[1]:
-            rough, eased = _preconditioner(fisher.sample(self.preconditioner_rows), damping)
-            options["preconditioner"] = symmetric(lambda y: rough(y) * eased)
-            options["y0"] = rough(right) * damping
-        if self.warm_start:
-            options["y0"] = guess * (damping / scale)
-        method = lx.CG(
-            rtol=0.0,
-            atol=self.tolerance,
-            norm=two_norm,
-            stabilise_every=None,
-            max_steps=self.max_steps,
-        )
-        operator = symmetric(lambda y: fisher.mv(y) / damping + y)
-        solution = lx.linear_solve(operator, right, method, options=options, throw=False)
-        return solution.value * (scale / damping), solution.stats["num_steps"]
-
-
-PLAIN = ConjugateGradients(preconditioner_rows=0)
-"""What is tried where another method has failed."""
+        start = guess if self.warm_start else None
+        rows = self.preconditioner_rows
+        return conjugate_gradients(fisher, gradient, damping, *self.limits(), rows, start)
 
 
 class Auto(AbstractSolver):
@@ -185,6 +164,9 @@ class Auto(AbstractSolver):
     conjugate_gradients: ConjugateGradients = ConjugateGradients()
     """With these settings, where they cost least."""
 
+    def limits(self):
+        return self.conjugate_gradients.limits()
+
     def direction(self, fisher, gradient, damping, guess):
         solvers: dict[Method, AbstractSolver] = {
             "cholesky": Cholesky(),
@@ -193,6 +175,54 @@ class Auto(AbstractSolver):
         }
         method = cheapest(*fisher.shape, fisher.scores.rank)
         return solvers[method].direction(fisher, gradient, damping, guess)
+
+
+def conjugate_gradients(
+    fisher: Fisher,
+    gradient: Float[Array, " d"],
+    damping: Float[Array, ""] | float,
+    tolerance: Float[Array, ""] | float,
+    max_steps: int,
+    preconditioner_rows: int = 0,
+    start: Float[Array, " d"] | None = None,
+) -> tuple[Float[Array, " d"], Int[Array, ""]]:
+    """x with (F + εI) x ≈ g, and how many products with F it took.
+
+    Args:
+        fisher: F.
+        gradient: g.
+        damping: ε.
+        tolerance: relative residual at which to stop.
+        max_steps: after which to stop in any case.
+        preconditioner_rows: from which a direct solve preconditions; 0 for none.
+        start: where to start; at the preconditioner's solution if not given.
+    """
+    # In units where the damping is 1 and ‖g‖ = 1 the solution is at most as large as the right
+    # side, and the error at most as large as the residual: one absolute tolerance serves for both.
+    norm = jnp.linalg.norm(gradient)
+    scale = jnp.where(norm > 0, norm, 1)
+    shape = jax.ShapeDtypeStruct(gradient.shape, gradient.dtype)
+    symmetric = lambda function: lx.FunctionLinearOperator(
+        function, shape, lx.positive_semidefinite_tag
+    )
+    right = gradient / scale
+    options = {}
+    if 0 < preconditioner_rows < fisher.shape[1]:
+        rough, eased = _preconditioner(fisher.sample(preconditioner_rows), damping)
+        options["preconditioner"] = symmetric(lambda y: rough(y) * eased)
+        options["y0"] = rough(right) * damping
+    if start is not None:
+        options["y0"] = start * (damping / scale)
+    method = lx.CG(
+        rtol=0.0,
+        atol=tolerance,  # pyright: ignore[reportArgumentType]
+        norm=two_norm,
+        stabilise_every=None,
+        max_steps=max_steps,
+    )
+    operator = symmetric(lambda y: fisher.mv(y) / damping + y)
+    solution = lx.linear_solve(operator, right, method, options=options, throw=False)
+    return solution.value * (scale / damping), solution.stats["num_steps"]
 
 
 def _judged(fisher: Fisher, gradient, damping, direction, steps) -> Solution:
