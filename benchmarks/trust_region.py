@@ -17,7 +17,7 @@ import numpy as np
 from recollect import RTRPO, TRPO, Architecture, Episodes, make
 from recollect.envs import ENVIRONMENTS, AbstractOracle
 from recollect.report.tables import markdown
-from recollect.tree import traced_floats
+from recollect.tree import traced_numbers
 
 ITERATIONS = 100
 RADIUS = 0.01
@@ -28,7 +28,7 @@ def fresh_kls(name: str, algorithm) -> np.ndarray:
     env = make(name, max_steps=200)
     if isinstance(env, AbstractOracle):
         algorithm = dataclasses.replace(algorithm, discount=float(env.discount))
-    algorithm = traced_floats(algorithm)
+    algorithm = traced_numbers(algorithm)
     collector = Episodes(8)
     fresh = Episodes(16)
     key = jax.random.key(0)

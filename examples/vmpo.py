@@ -14,6 +14,9 @@ import optax
 
 import recollect as rc
 from recollect.extend import (
+    BATCH,
+    PARAMETERS,
+    all_finite,
     begin,
     describe,
     estimate_advantages,
@@ -98,10 +101,9 @@ class VMPO(rc.AbstractAlgorithm):
 
         first = ((θ, state.own.log_temperature, state.own.log_multiplier), state.own.optimizer)
         (learned, optimizer), _ = jax.lax.scan(step, first, length=self.steps)
-        new = (unflatten(learned[0]), VMPOState(optimizer, *learned[1:]))
-        bad = ~jnp.isfinite(flatten(new)[0]).all()
-        failures = [(1, ~start.usable), (4, bad)]
+        new = (self.project(unflatten(learned[0])), VMPOState(optimizer, *learned[1:]))
+        failures = [(BATCH, ~start.usable), (PARAMETERS, ~all_finite(new))]
         (policy, own), refused = keep_or_revert((state.policy, state.own), new, failures)
         measured = VMPOInfo(jnp.exp(own.log_temperature), jnp.exp(own.log_multiplier))
-        info = describe(start, self.project(policy), estimates, refused, measured)
-        return finish(start, refused, policy=self.project(policy), critic=critic, own=own), info
+        info = describe(start, policy, estimates, refused, measured)
+        return finish(start, refused, policy=policy, critic=critic, own=own), info

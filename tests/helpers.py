@@ -17,7 +17,7 @@ from recollect.memory.history import History
 from recollect.memory.rows import Rows, Window
 from recollect.memory.weights import PolicyRatio
 from recollect.policies import AbstractPolicy, softmax_policy
-from recollect.tree import flatten, traced_floats
+from recollect.tree import flatten, traced_numbers
 
 ENV = CartPole(max_steps=20)
 
@@ -55,7 +55,7 @@ def _update(algorithm: AbstractAlgorithm, state, batch: Batch, key, fisher_batch
 
 def update(algorithm: AbstractAlgorithm, state, batch: Batch, key, fisher_batch=None):
     """One compiled update; algorithms that differ in floats alone share the program."""
-    state, info = _update(traced_floats(algorithm), state, batch, key, fisher_batch)
+    state, info = _update(traced_numbers(algorithm), state, batch, key, fisher_batch)
     return state, all_figures(info)
 
 

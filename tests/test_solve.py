@@ -13,7 +13,7 @@ from recollect.estimate.fisher import Fisher
 from recollect.policies import softmax_policy
 from recollect.policies.scores import score_matrix
 from recollect.step.solve import Auto, Cholesky, ConjugateGradients, SampleSpace, cheapest
-from recollect.tree import traced_floats
+from recollect.tree import traced_numbers
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def _solve(solver, *system):
 def solve(solver, fisher, gradient, damping, guess=None):
     """The solution as NumPy arrays; solvers and dampings that differ in floats share a program."""
     guess = 0 * gradient if guess is None else guess
-    solver, damping = traced_floats((solver, damping))
+    solver, damping = traced_numbers((solver, damping))
     return jax.tree.map(np.asarray, _solve(solver, fisher, gradient, damping, guess))
 
 

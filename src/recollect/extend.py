@@ -7,6 +7,10 @@ steps that failed, and `describe` and `finish` report it.
 """
 
 from recollect.algorithms.base import (
+    BATCH,
+    DIRECTION,
+    GRADIENT,
+    PARAMETERS,
     REFUSALS,
     Start,
     begin,
@@ -26,6 +30,10 @@ from recollect.estimate.gradient import gradient_by_age, policy_gradient
 from recollect.tree import all_finite, flatten
 
 __all__ = [
+    "BATCH",
+    "DIRECTION",
+    "GRADIENT",
+    "PARAMETERS",
     "REFUSALS",
     "AbstractCollector",
     "Rollout",

@@ -68,12 +68,19 @@ def all_finite(tree) -> Bool[Array, ""]:
     return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in leaves]))
 
 
-def traced_floats(tree):
-    """The pytree with Python and NumPy floats as arrays.
+def traced_numbers(tree):
+    """The pytree with Python's and NumPy's numbers as arrays.
 
-    `jit` compiles again for every new value of a Python float, but not of an array, so that another
-    learning rate or damping uses the same program.
+    `jit` compiles again for every new value of a Python number, but not of an array, so that
+    another learning rate, damping or number of ages uses the same program. Numbers that set shapes
+    are static fields, which are no part of a pytree.
     """
-    is_float = lambda x: isinstance(x, float | np.floating)
-    to_array = lambda x: jnp.asarray(x, jnp.result_type(float)) if is_float(x) else x
-    return jax.tree.map(to_array, tree)
+
+    def traced(x):
+        if isinstance(x, bool | np.bool_):
+            return x
+        if isinstance(x, float | np.floating):
+            return jnp.asarray(x, jnp.result_type(float))
+        return jnp.asarray(x, jnp.int32) if isinstance(x, int | np.integer) else x
+
+    return jax.tree.map(traced, tree)

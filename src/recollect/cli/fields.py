@@ -131,7 +131,10 @@ def _rule(field: str, text: str, old: Any) -> Any:
         ) from None
     if len(numbers) > len(own):
         raise ValueError(f"{field}={text!r} has {len(numbers)} numbers; {kind.about}")
-    given = dict(zip([one.name for one in own], numbers, strict=False))
+    given = {
+        one.name: float(number) if one.type in (float, "float") else number
+        for one, number in zip(own, numbers, strict=False)
+    }
     kept = {one.name: getattr(old, one.name) for one in own if hasattr(old, one.name)}
     missing = dataclasses.MISSING
     for one in own:

@@ -30,7 +30,7 @@ from recollect.run.state import (
     learn,
 )
 from recollect.runtime import jit
-from recollect.tree import traced_floats
+from recollect.tree import traced_numbers
 
 CHUNK_ITERATIONS = 10
 
@@ -50,7 +50,7 @@ class CompiledRun(AbstractRun):
         keys: Key[Array, " seed"],
         pool: ThreadPoolExecutor,
     ):
-        self.problem = traced_floats((algorithm, env, collector, limits))
+        self.problem = traced_numbers((algorithm, env, collector, limits))
         self.policy = policy
         self.keys = keys
         self.pool = pool

@@ -26,7 +26,7 @@ from recollect.run.compiled import (
 )
 from recollect.run.state import AbstractRun, Limits, RunState, SeedState, in_shares
 from recollect.runtime import jit
-from recollect.tree import traced_floats
+from recollect.tree import traced_numbers
 
 
 class HostRun(AbstractRun):
@@ -47,7 +47,7 @@ class HostRun(AbstractRun):
     ):
         self.env = env
         self.algorithm = algorithm
-        self.problem = traced_floats((algorithm, limits))
+        self.problem = traced_numbers((algorithm, limits))
         self.policy = policy
         self.keys = keys
         self.pool = pool

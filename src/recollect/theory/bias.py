@@ -47,7 +47,7 @@ from recollect.statistics import jackknife
 from recollect.theory.enumeration import batch_of_cells, check_outcomes, outcomes, small_mdp
 from recollect.theory.findings import Findings, panels
 from recollect.theory.ode import BLOCK, check_replications, draw_tabular, interval
-from recollect.tree import flatten, traced_floats
+from recollect.tree import flatten, traced_numbers
 
 NAMES = {"occupancy": "ω", "policy": "ω̂"}
 """How tables and pictures write the ratios."""
@@ -233,7 +233,7 @@ class Bias:
             learning_rate=step_size,
             step_decay=decay,
         )
-        return traced_floats(algorithm)
+        return traced_numbers(algorithm)
 
     def simulate(self, algorithm: NPG, iterations: int) -> Deviations:
         """Deviations in every iteration from θ_0 on, with axes replication, iteration, d."""

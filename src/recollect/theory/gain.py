@@ -51,7 +51,7 @@ from recollect.runtime import one_blas_thread
 from recollect.statistics import jackknife_error, leave_out
 from recollect.theory.findings import Findings, panels
 from recollect.theory.lqc import inverse_fisher_moments
-from recollect.tree import flatten, traced_floats
+from recollect.tree import flatten, traced_numbers
 
 BLOCKS = 16
 """Parts of the rows, and of the columns, that are left out in turn for the error bars."""
@@ -175,7 +175,7 @@ def predict_gain(
     rows = jax.random.split(key_rows, gradient_batches)
     columns = jax.random.split(key_columns, fisher_batches)
     with one_blas_thread():
-        problem = traced_floats((env, fresh, collector))
+        problem = traced_numbers((env, fresh, collector))
         steps, metric, environment_steps = jax.block_until_ready(
             _table(problem, policy, rows, columns)
         )

@@ -29,7 +29,7 @@ from recollect.theory import covariance, lqc
 from recollect.theory.corridor import corridor_policy, switched_corridor
 from recollect.theory.covariance import Matrix, stationary_covariance
 from recollect.theory.replicate import simulate
-from recollect.tree import flatten, traced_floats
+from recollect.tree import flatten, traced_numbers
 from recollect.workers import on_every_core
 
 Name = Literal["LQC", "corridor"]
@@ -231,7 +231,7 @@ def _run(task: Task) -> Paths:
     for number in task.seeds[1:]:
         key = jax.random.fold_in(key, number)
     algorithm = problem.algorithm(task.window, task.ratio, task.decay)
-    pair = traced_floats((algorithm, problem.env))
+    pair = traced_numbers((algorithm, problem.env))
     settings = (problem.batch, problem.start, task.rates, task.checkpoints)
     in_pairs = bool(task.checkpoints[-1] >= WORTH_PAIRS)
     paths, refused = simulate(pair, *settings, key, in_pairs)

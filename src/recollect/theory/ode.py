@@ -50,7 +50,7 @@ from recollect.theory.enumeration import (
 )
 from recollect.theory.findings import Findings, panels
 from recollect.theory.lqc import inverse_fisher_moments
-from recollect.tree import flatten, traced_floats
+from recollect.tree import flatten, traced_numbers
 
 BLOCK = 1000
 """Replications that run side by side: XLA on a CPU can wait for itself forever over batches of many
@@ -280,7 +280,7 @@ class Ode:
             project=Box(-self.bound, self.bound),
             learning_rate=step_size,
         )
-        return traced_floats(algorithm)
+        return traced_numbers(algorithm)
 
     def solutions(
         self, problem: Problem

@@ -35,7 +35,7 @@ from recollect.runtime import cores
 from recollect.step.project import Box
 from recollect.step.solve import Cholesky
 from recollect.theory.lqc import moments
-from recollect.tree import flatten, traced_floats
+from recollect.tree import flatten, traced_numbers
 from recollect.workers import on_every_core
 
 WORTH_A_PROCESS = 20_000
@@ -189,7 +189,7 @@ def _joined(parts: Sequence[Replications]) -> Replications:
 def _run(task: tuple[Case, int, int, int, Sequence[int]]) -> Replications:
     case, replications, iterations, checkpoints, seeds = task
     began = time.perf_counter()
-    problem = traced_floats((case.algorithm(), LQC(discount=case.discount)))
+    problem = traced_numbers((case.algorithm(), LQC(discount=case.discount)))
     last = np.arange(1, checkpoints + 1) * iterations // checkpoints
     key = functools.reduce(jax.random.fold_in, seeds[1:], fusing_key(seeds[0]))
     start = ShiftPolicy(jnp.array(case.start))

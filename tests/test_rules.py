@@ -1,0 +1,232 @@
+"""Rules that users bring: weights, shares, solvers and whole algorithms, in Python and by flags."""
+
+import dataclasses
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import (
+    ENV,
+    batch_of,
+    computed,
+    history_from,
+    parameters,
+    random_policy,
+    update,
+    updated,
+)
+
+import recollect as rc
+from recollect.algorithms import ALGORITHMS
+from recollect.algorithms.base import begin, bind, needs_oracle, shared_window
+from recollect.cli.fields import rule_flags, with_rules
+from recollect.collect.rollout import Rollout
+from recollect.estimate.gradient import gradient_by_age, policy_gradient
+from recollect.estimate.shares import evidence_of
+from recollect.memory.rows import recall, weight_by_age
+from recollect.tree import traced_numbers
+
+KEY = jax.random.key(0)
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def example(name):
+    """A file of examples/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def asked(algorithm, **flags):
+    return with_rules(algorithm, rule_flags(algorithm)(**flags))
+
+
+def test_short_names_make_rules():
+    rnpg = rc.RNPG()
+    assert asked(rnpg, weights="policy:2").weights == rc.PolicyRatio(truncate=2.0)
+    assert asked(rnpg, weights="occupancy").weights == rc.OccupancyRatio()
+    assert asked(rnpg, project="box:-1:2").project == rc.Box(-1.0, 2.0)
+    assert asked(rnpg, project="simplex:0.01").project == rc.Simplex(0.01)
+    assert asked(rnpg, solver="cg").solver == rc.ConjugateGradients()
+    assert asked(rnpg, fisher="expected").fisher == rc.ExpectedFisher()
+    assert asked(rnpg, shares="uniform:3").shares == rc.Uniform(3)
+    # What the old rule and the new one have in common stays as it was.
+    scaled = rc.RTRPO(advantages=rc.VTrace(gae_lambda=0.8, standardise=True))
+    assert asked(scaled, advantages="gae").advantages == rc.GAE(gae_lambda=0.8, standardise=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "words"),
+    [
+        ("weights", "polcy", "did you mean 'policy'"),
+        ("project", "boxx:1:2", "cannot be imported"),
+        ("project", "box:1", "lacks high"),
+        ("project", "ball:a", "not a number"),
+        ("weights", "policy:1:2:3:4", "has 4 numbers"),
+        ("weights", "nofile.py:Rule", "not a file"),
+        ("weights", f"{EXAMPLES}/weight_rule.py:Missing", "has no Missing"),
+        ("solver", f"{EXAMPLES}/weight_rule.py:PowerMean", "is no AbstractSolver"),
+    ],
+)
+def test_a_rule_that_is_not_understood_is_named(field, text, words):
+    with pytest.raises(ValueError, match=words):
+        asked(rc.RNPG(), **{field: text})
+
+
+def test_a_weight_rule_of_ones_own():
+    source = (EXAMPLES / "weight_rule.py").read_text()
+    assert len(source.splitlines()) <= 30
+    algorithm = asked(rc.RNPG(window=2), weights=f"{EXAMPLES}/weight_rule.py:PowerMean:0.25")
+    old, new = random_policy(KEY), random_policy(jax.random.key(1))
+    batches = [batch_of(jax.random.key(2), old), batch_of(jax.random.key(3), new)]
+    history = history_from([old, new], batches)
+    weigh = lambda rule: computed(lambda: recall(history, new, rule).weights)
+    plain = weigh(rc.PolicyRatio())
+    np.testing.assert_allclose(
+        weigh(algorithm.weights), np.where(plain > 0, plain / (0.25 * plain + 0.75), 0), rtol=1e-4
+    )
+    _, info = updated(algorithm, old, KEY, updates=2)
+    assert info.refused == 0
+    assert info.max_weight < 4
+
+
+def test_an_algorithm_of_ones_own_learns():
+    assert len((EXAMPLES / "vmpo.py").read_text().splitlines()) <= 120
+    vmpo = example("vmpo").VMPO(window=2, learning_rate=3e-3)
+    run = rc.train(
+        rc.CartPole(max_steps=200), vmpo, collector=rc.Steps(4, 128), seeds=2, iterations=30
+    )
+    assert {"temperature", "multiplier"} <= set(run.curves)
+    assert (run.curves["refused"] == 0).all()
+    assert run.curves["recent_return"][:, -1].mean() > 60  # a random policy has about 22
+
+
+class OneAge(rc.AbstractShares):
+    """All of the share to one age."""
+
+    age: int = eqx.field(static=True, default=0)
+
+    def __call__(self, evidence):
+        return jnp.where(jnp.arange(len(evidence.rows)) == self.age, 1.0, 0.0)
+
+
+def started(algorithm):
+    """An update's start, with three batches of rather different policies in the window."""
+    policies = [random_policy(jax.random.key(i)) for i in range(3)]
+    batches = [batch_of(jax.random.key(10 + i), policy) for i, policy in enumerate(policies)]
+    state = algorithm.init(policies[-1], batches[0], KEY)
+    history = history_from(policies[:2], batches[:2], capacity=3)
+    state = dataclasses.replace(state, history=history)
+    return begin(algorithm, state, Rollout.of(batches[2]))
+
+
+def test_the_gradient_is_the_sum_of_shares_times_gradients_of_ages():
+    algorithm = rc.RPG(window=3)
+
+    @eqx.filter_jit
+    def look():
+        rows = started(algorithm).rows
+        advantages = jax.random.normal(KEY, rows.weights.shape)
+        by_age = gradient_by_age(rows, advantages)
+        shares = jnp.array([0.2, 0.5, 0.3])
+        given = policy_gradient(rows.window(shares), advantages)
+        uniform = rc.Uniform()(evidence_of(rows, 3, advantages))
+        alike = policy_gradient(rows.window(uniform), advantages)
+        return by_age, shares @ by_age, given, uniform @ by_age, alike, uniform, weight_by_age(rows)
+
+    by_age, expected, given, expected_alike, alike, uniform, counts = map(np.asarray, look())
+    np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(alike, expected_alike, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(uniform, counts / counts.sum(), rtol=1e-5)
+    assert np.abs(by_age[0] - by_age[1]).max() > 0.1 * np.abs(by_age).max()
+
+
+@pytest.mark.parametrize("age", [0, 2])
+def test_shares_reach_gradient_fisher_matrix_and_states(age):
+    algorithm = rc.RNPG(window=3, shares=OneAge(age))
+
+    @eqx.filter_jit
+    def look():
+        rows = started(algorithm).rows
+        advantages = jnp.ones_like(rows.weights)
+        window = shared_window(algorithm, rows, advantages)
+        return rows.packing.ages(), window.coefficients(), window.state_weights
+
+    ages, coefficients, state_weights = map(np.asarray, look())
+    assert (coefficients[ages != age] == 0).all()
+    assert (coefficients[ages == age] > 0).any()
+    np.testing.assert_allclose(state_weights[ages == age].sum(), 1, rtol=1e-5)
+
+
+def test_another_number_of_ages_compiles_nothing_and_equals_a_shorter_window():
+    long = rc.RPG(window=3, shares=rc.Uniform(2))
+    programs = []
+
+    @eqx.filter_jit
+    def step(algorithm, state, rollout):
+        programs.append(1)
+        return parameters(algorithm.update(state, rollout, KEY)[0].policy)
+
+    start = started(long).state
+    rollout = Rollout.of(batch_of(jax.random.key(5), start.policy))
+    two = step(traced_numbers(long), start, rollout)
+    three = step(traced_numbers(dataclasses.replace(long, shares=rc.Uniform(3))), start, rollout)
+    assert len(programs) == 1
+    assert np.abs(two - three).max() > 0
+    everything = step(traced_numbers(rc.RPG(window=3)), start, rollout)
+    np.testing.assert_allclose(three, everything, atol=1e-6)
+    # Advantages are centred over the whole window; without a baseline nothing else differs.
+    plain = dict(advantages=rc.Returns(baseline="none"))
+    short = rc.RPG(window=2, **plain)
+    state = short.init(start.policy, rollout.batch, KEY)
+    state = dataclasses.replace(state, history=jax.tree.map(lambda x: x[:2], start.history))
+    np.testing.assert_allclose(
+        step(traced_numbers(rc.RPG(window=3, shares=rc.Uniform(2), **plain)), start, rollout),
+        step(traced_numbers(short), state, rollout),
+        atol=1e-6,
+    )
+
+
+def test_rules_that_need_exact_answers_are_bound():
+    exact = rc.RNPG(advantages=rc.ExactAdvantages(), weights=rc.OccupancyRatio())
+    assert needs_oracle(exact)
+    assert not needs_oracle(rc.RNPG())
+    env = rc.make("LQC")
+    bound = bind(exact, env)
+    assert bound.advantages.oracle is env
+    assert bound.weights.oracle is env
+    batch = batch_of(KEY, random_policy(KEY))
+    algorithm = rc.RNPG(advantages=rc.ExactAdvantages())
+    state = algorithm.init(random_policy(KEY), batch, KEY)
+    with pytest.raises(ValueError, match="ExactAdvantages needs an environment that knows"):
+        update(algorithm, state, batch, KEY)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_named_constructors_show_their_parameters(name):
+    make = ALGORITHMS[name]
+    shown = inspect.signature(make).parameters
+    fields = {field.name for field in dataclasses.fields(make())}
+    vanilla = name in ("vpg", "vnpg")
+    hidden = {"window", "fisher_window"} & fields if vanilla else set()
+    assert set(shown) == fields - hidden
+    if vanilla:
+        with pytest.raises(TypeError, match=f"{name.upper()} reuses nothing"):
+            make(window=3)
+
+
+def test_what_is_not_measured_is_absent():
+    short = dict(collector=rc.Episodes(2), iterations=1)
+    plain = rc.train(ENV, rc.RPG(window=2), **short).curves
+    for name in ("solver_residual", "damping", "backtracks", "clip_fraction_by_age"):
+        assert name not in plain
+    assert "explained_variance" not in plain
+    np.testing.assert_array_equal(plain["length_mean"], plain["return_mean"])
