@@ -261,7 +261,7 @@ def test_exact_advantages_are_those_of_the_current_policy():
     env = garnet(0, states=4, actions=2)
     batches, _ = history_of(env, Draws(6))
     policy = tabular_softmax_policy(4, 2)
-    found = estimate(ExactAdvantages(), batches, policy, env.discount, oracle=env).advantages
+    found = estimate(ExactAdvantages(oracle=env), batches, policy, env.discount).advantages
     batches = jax.device_get(batches)
     expected = computed(env.advantages, policy)[batches.observations.argmax(-1), batches.actions]
     np.testing.assert_allclose(found[batches.mask], expected[batches.mask], atol=1e-5)

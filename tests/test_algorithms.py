@@ -231,7 +231,7 @@ def test_only_a_failed_step_raises_the_damping_of_trpo():
     assert scale(dataclasses.replace(batch, rewards=batch.rewards.at[0, 0].set(jnp.nan))) == 8
     assert scale(dataclasses.replace(batch, rewards=jnp.full_like(batch.rewards, 3e38))) == 8
     # The first step is as long as the radius, without room for three standard errors.
-    impossible = dataclasses.replace(algorithm, shrink=0.999)
+    impossible = dataclasses.replace(algorithm, shrink=0.999, damping=1e-5)
     state_refused, info = update(impossible, state, batch, KEY)
     assert REFUSALS[int(info.refused)].startswith("the line search")
     assert float(state_refused.own.damping_scale) == 32

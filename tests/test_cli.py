@@ -195,8 +195,8 @@ def test_train_writes_settings_curves_and_picture(tmp_path):
     columns = list(rows[0])
     assert columns[:4] == FIRST_COLUMNS
     assert columns[-1] == "seconds"
-    figures = {"return_mean", "length_mean", "ess", "ess_by_age_0", "kl", "refused"}
-    assert figures <= set(columns)
+    measured = {"return_mean", "length_mean", "ess", "ess_by_age_0", "kl", "refused"}
+    assert measured <= set(columns)
     assert [(row["seed"], row["iteration"]) for row in rows] == [
         (str(s), str(i)) for s in (0, 1) for i in (1, 2, 3, 4)
     ]

@@ -173,7 +173,7 @@ def test_ppo_has_the_same_scale():
     after = []
     for algorithm in (plain, clipped):
         state, info = eqx.filter_jit(algorithm.update)(
-            algorithm.init(policy, batch, KEY), batch, KEY
+            algorithm.init(policy, batch, KEY), Rollout.of(batch), KEY
         )
         assert info.refused == 0
         after.append(np.asarray(flatten(state.policy)[0]))

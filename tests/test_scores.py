@@ -11,7 +11,6 @@ import pytest
 from helpers import computed, dense
 
 from recollect.estimate.fisher import Fisher
-from recollect.estimate.gradient import policy_gradient
 from recollect.memory.rows import Packing
 from recollect.policies import (
     Policy,
@@ -175,9 +174,10 @@ def test_fisher_on_unit_vectors_is_its_matrix(kind, monkeypatch):
 def test_gradient_is_the_weighed_sum_of_scores():
     _, scores = eqx.filter_jit(score_matrix)(*problem("softmax"))
     c, advantages = np.linspace(0.1, 1, ROWS, dtype=np.float32), np.arange(ROWS, dtype=np.float32)
+    terms = jnp.asarray(c * advantages)
     look = lambda scores: (
         scores.columns(),
-        policy_gradient(scores, jnp.asarray(c), jnp.asarray(advantages), jnp.array(ROWS)),
+        fold(lambda part, u: part.pull(u), scores, terms, jnp.array(ROWS)),
     )
     columns, gradient = computed(look, scores)
     np.testing.assert_allclose(gradient, columns @ (c * advantages), atol=1e-4)

@@ -183,7 +183,7 @@ def test_verdict_on_the_bias_follows_the_simulation(monkeypatch):
     def simulate(self, algorithm, iterations):
         fresh = draw.normal(size=(self.replications, iterations, 6))
         rates = float(algorithm.learning_rate) * np.arange(1, iterations + 1) ** -float(
-            algorithm.decay
+            algorithm.step_decay
         )
         old = np.roll(fresh, 1, axis=1) + 3 * rates[:, None] * (
             1 + 0.01 * draw.normal(size=fresh.shape)

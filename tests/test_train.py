@@ -301,9 +301,9 @@ class Keyed(PG):
     def __check_init__(self):
         pass
 
-    def update(self, state, batch, key, oracle=None, fisher_batch=None):
-        state, info = PG.update(self, state, batch, key, oracle, fisher_batch)
-        return state, dataclasses.replace(info, damping=jax.random.uniform(key))
+    def update(self, state, rollout, key):
+        state, info = PG.update(self, state, rollout, key)
+        return state, dataclasses.replace(info, explained_variance=jax.random.uniform(key))
 
 
 @functools.cache
@@ -321,4 +321,4 @@ def test_recent_returns_are_those_of_the_latest_twenty_episodes():
 
 
 def test_updates_draw_anew_in_every_iteration_and_seed():
-    assert len(np.unique(keyed_curves()["damping"])) == 24
+    assert len(np.unique(keyed_curves()["explained_variance"])) == 24

@@ -203,18 +203,16 @@ def bind(algorithm: Algorithm, oracle: AbstractOracle) -> Algorithm:
 
     A rule asks by a field `oracle`.
     """
-    bound = {}
-    for name, value in vars(algorithm).items():
-        if isinstance(value, AbstractAlgorithm):
-            bound[name] = bind(value, oracle)
-        elif hasattr(value, "oracle"):
-            bound[name] = dataclasses.replace(value, oracle=oracle)
-    return dataclasses.replace(algorithm, **bound)
+    asks = lambda node: hasattr(node, "oracle")
+    nothing = lambda node: node is None
+    fill = lambda rule: eqx.tree_at(lambda rule: rule.oracle, rule, oracle, is_leaf=nothing)
+    return jax.tree.map(lambda node: fill(node) if asks(node) else node, algorithm, is_leaf=asks)
 
 
 def needs_oracle(algorithm: AbstractAlgorithm) -> bool:
     """Whether a rule of the algorithm asks for exact answers."""
-    return any(hasattr(value, "oracle") for value in vars(algorithm).values())
+    asks = lambda node: hasattr(node, "oracle")
+    return any(asks(node) for node in jax.tree.leaves(algorithm, is_leaf=asks))
 
 
 def initial_state(

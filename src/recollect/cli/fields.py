@@ -117,10 +117,11 @@ def with_rules(algorithm: Any, rules: Any) -> Any:
 
 def _rule(field: str, text: str, old: Any) -> Any:
     kind = KINDS[field]
-    if ".py:" in text or text.split(":")[0] not in kind.names:
+    name, *words = text.split(":")
+    if name not in kind.names and words and words[0].isidentifier():
         made, words = _own(text, kind)
     else:
-        name, *words = text.split(":")
+        check_name(field, name, kind.names, source="FILE.py:NAME")
         made = kind.names[name]
     own = [one for one in dataclasses.fields(made) if one.init]
     try:
@@ -153,10 +154,7 @@ def _number(word: str) -> float | int:
 
 def _own(text: str, kind: Kind) -> tuple[type, list[str]]:
     """A rule of one's own, FILE.py:NAME or MODULE:NAME, and the numbers behind it."""
-    source, _, rest = text.partition(":")
-    if not rest:
-        check_name("rule", text, kind.names)
-    name, *words = rest.split(":")
+    source, name, *words = text.split(":")
     made = load(f"{source}:{name}")
     if not (isinstance(made, type) and issubclass(made, kind.base)):
         raise ValueError(f"{source}:{name} is no {kind.base.__name__}; derive it from that.")

@@ -100,7 +100,7 @@ class Protocol:
         """The four algorithms of section 5.1."""
         return {
             "VPG": VPG(**self._plain),
-            "RPG": RPG(self.window, **self._plain),
+            "RPG": RPG(window=self.window, **self._plain),
             "VNPG": VNPG(**self._natural),
             "RNPG": self.rnpg(self.window),
         }
@@ -108,13 +108,15 @@ class Protocol:
     def larger_steps(self) -> dict[str, AbstractAlgorithm]:
         """VPG and RPG at the larger step."""
         settings = dict(self._plain, learning_rate=self.larger_learning_rate)
-        return {"VPG": VPG(**settings), "RPG": RPG(self.window, **settings)}
+        return {"VPG": VPG(**settings), "RPG": RPG(window=self.window, **settings)}
 
     def rnpg(
         self, window: int, fisher_window: int | None = None, solver: AbstractSolver = Auto()
     ) -> AbstractAlgorithm:
         """RNPG, with a window of its own for the Fisher matrix where one is given."""
-        return RNPG(window, fisher_window or window, solver=solver, **self._natural)
+        return RNPG(
+            window=window, fisher_window=fisher_window or window, solver=solver, **self._natural
+        )
 
     def ppo(self, window: int) -> AbstractAlgorithm:
         """PPO for a window of 1, RPPO for a longer one."""
@@ -126,7 +128,7 @@ class Protocol:
             advantages=dataclasses.replace(self.advantages, standardise=True),
             minibatch=self.minibatch,
         )
-        return PPO(**settings) if window == 1 else RPPO(window, **settings)
+        return PPO(**settings) if window == 1 else RPPO(window=window, **settings)
 
     def ppo_control(self, window: int) -> AbstractAlgorithm:
         """As many gradient steps as `ppo(window)`, on copies of the newest batch."""
@@ -141,7 +143,7 @@ class Protocol:
             advantages=GAE(standardise=True),
             critic=self.critic,
         )
-        return TRPO(**settings) if window == 1 else RTRPO(window, **settings)
+        return TRPO(**settings) if window == 1 else RTRPO(window=window, **settings)
 
     def policy(self, problem: Problem) -> Architecture:
         """The problem's architecture, with the head of this protocol where actions are forces."""
