@@ -108,6 +108,7 @@ MISTAKES = {
         "LQC",
     ],
     "preset('rtrop', 'CartPole-v1')": ["did you mean 'rtrpo'"],
+    "preset('rtrpo', 'hopper-v5')": ["env='hopper-v5'", "did you mean 'Hopper-v5'"],
     "PolicyRatio(truncate=0.0)": ["truncate=0.0"],
     "OccupancyRatio(truncate=-1.0)": ["truncate=-1.0"],
     "ConjugateGradients(tolerance=0.0)": ["tolerance=0.0", "between 0 and 1"],

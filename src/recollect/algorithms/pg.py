@@ -16,10 +16,10 @@ from recollect.algorithms.base import (
     finish,
     initial_state,
     keep_or_revert,
-    named,
     refit_critic,
     shared_window,
 )
+from recollect.algorithms.naming import named
 from recollect.estimate.gradient import policy_gradient
 from recollect.tree import flatten
 

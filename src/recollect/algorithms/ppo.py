@@ -25,10 +25,10 @@ from recollect.algorithms.base import (
     finish,
     initial_state,
     keep_or_revert,
-    named,
     refit_critic,
     shared_window,
 )
+from recollect.algorithms.naming import named
 from recollect.algorithms.pg import AscentState
 from recollect.checks import check_count, check_name, check_number
 from recollect.estimate.advantages import AbstractAdvantages, VTrace

@@ -20,10 +20,10 @@ from recollect.algorithms.base import (
     finish,
     initial_state,
     keep_or_revert,
-    named,
     refit_critic,
     shared_window,
 )
+from recollect.algorithms.naming import named
 from recollect.algorithms.natural import (
     AbstractNatural,
     check_natural,

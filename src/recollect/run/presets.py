@@ -43,11 +43,22 @@ class Preset:
 
 
 def preset(algorithm: str, env: str) -> Preset:
-    """The tuned settings of a named algorithm on a named environment; its sensible defaults where
-    nothing has been tuned."""
+    """The tuned settings of an algorithm on an environment; its defaults where nothing was tuned.
+
+    Args:
+        algorithm: its name, for example `"rtrpo"`.
+        env: name of the environment, for example `"Hopper-v5"`.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.preset("rtrpo", "CartPole-v1").algorithm.window
+        20
+    """
     check_name("algorithm", algorithm, ALGORITHMS)
-    tuned = PRESETS.get(env)
-    return default_preset(algorithm) if tuned is None else tuned[algorithm]
+    meant = {name.lower(): name for name in PRESETS}.get(env.lower(), env)
+    if meant != env:
+        raise ValueError(f"env={env!r} is unknown; did you mean {meant!r}?")
+    return PRESETS[env][algorithm] if env in PRESETS else default_preset(algorithm)
 
 
 def default_preset(algorithm: str) -> Preset:
