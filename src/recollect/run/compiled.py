@@ -8,7 +8,6 @@ shown and runs can stop early.
 """
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 
 import equinox as eqx
 import jax
@@ -23,6 +22,7 @@ from recollect.envs import AbstractEnv
 from recollect.policies.architecture import Start, make_policy
 from recollect.run.state import (
     AbstractRun,
+    CorePool,
     Limits,
     RunState,
     SeedState,
@@ -48,7 +48,7 @@ class CompiledRun(AbstractRun):
         limits: Limits,
         policy: Start,
         keys: Key[Array, " seed"],
-        pool: ThreadPoolExecutor,
+        pool: CorePool,
     ):
         self.problem = traced_numbers((algorithm, env, collector, limits))
         self.policy = policy

@@ -4,7 +4,6 @@ The copies of all seeds are one vector; a chunk is one iteration.
 """
 
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import equinox as eqx
 import jax
@@ -24,7 +23,7 @@ from recollect.run.compiled import (
     learn_one_by_one,
     starting_keys,
 )
-from recollect.run.state import AbstractRun, Limits, RunState, SeedState, in_shares
+from recollect.run.state import AbstractRun, CorePool, Limits, RunState, SeedState, in_shares
 from recollect.runtime import jit
 from recollect.tree import traced_numbers
 
@@ -43,7 +42,7 @@ class HostRun(AbstractRun):
         policy: Start,
         seeds: tuple[int, ...],
         keys: Key[Array, " seed"],
-        pool: ThreadPoolExecutor,
+        pool: CorePool,
     ):
         self.env = env
         self.algorithm = algorithm

@@ -153,15 +153,18 @@ def seed_keys(seeds: Sequence[int]) -> Key[Array, " seed"]:
     return jnp.stack([jax.random.key(seed) for seed in seeds])
 
 
-def pool_of_cores(seeds: int) -> ThreadPoolExecutor:
+class CorePool(ThreadPoolExecutor):
     """A thread for each core that has seeds to work on.
 
     On accelerators one program runs all seeds side by side.
     """
-    return ThreadPoolExecutor(min(cores() if jax.default_backend() == "cpu" else 1, seeds))
+
+    def __init__(self, seeds: int):
+        self.shares = min(cores() if jax.default_backend() == "cpu" else 1, seeds)
+        super().__init__(self.shares)
 
 
-def in_shares(pool: ThreadPoolExecutor, function: Callable, *trees: Any) -> Any:
+def in_shares(pool: CorePool, function: Callable, *trees: Any) -> Any:
     """`function` of equal shares of the seeds, each on a core of its own; the results joined.
 
     The last seed is repeated to fill up the last share, so that one compiled program serves all,
@@ -173,11 +176,10 @@ def in_shares(pool: ThreadPoolExecutor, function: Callable, *trees: Any) -> Any:
         trees: what it is given.
     """
     seeds = next(len(x) for x in jax.tree.leaves(trees) if eqx.is_array(x))
-    shares = pool._max_workers
-    if shares == 1:
+    if pool.shares == 1:
         return function(*trees)
-    size = -(-seeds // shares)
-    rows = np.minimum(np.arange(size * shares), seeds - 1).reshape(shares, size)
+    size = -(-seeds // pool.shares)
+    rows = np.minimum(np.arange(size * pool.shares), seeds - 1).reshape(-1, size)
     take = lambda row: jax.tree.map(lambda x: x[row] if eqx.is_array(x) else x, trees)
     parts = list(pool.map(lambda row: function(*take(row)), rows))
     join = lambda *xs: jnp.concatenate(xs)[:seeds] if eqx.is_array(xs[0]) else xs[0]

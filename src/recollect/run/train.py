@@ -23,7 +23,7 @@ from recollect.run.compiled import CHUNK_ITERATIONS, CompiledRun
 from recollect.run.fit import check_draws, check_fit
 from recollect.run.hosted import HostRun
 from recollect.run.presets import default_collector, preset
-from recollect.run.state import AbstractRun, Curves, Limits, RunState, pool_of_cores, seed_keys
+from recollect.run.state import AbstractRun, CorePool, Curves, Limits, RunState, seed_keys
 from recollect.runtime import one_blas_thread, progress_bar, use_compilation_cache
 
 
@@ -118,7 +118,7 @@ def train(
     with (
         one_blas_thread(),
         progress_bar(sys.stderr.isatty() if progress is None else progress, label) as show,
-        pool_of_cores(len(seeds)) as pool,
+        CorePool(len(seeds)) as pool,
     ):
         began = time.perf_counter()
         shared = (algorithm, collector, limits, policy)
