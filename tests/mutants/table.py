@@ -589,13 +589,6 @@ ESTIMATES = [
     *_in(
         "test_scores",
         (
-            "a gradient without advantages",
-            "policy_gradient",
-            "window.coefficients() * advantages",
-            "window.coefficients()",
-            "gradient_is_the_weighed_sum_of_scores",
-        ),
-        (
             "the matrix of F from squared coefficients",
             "Fisher.matrix",
             "jnp.sqrt(_of_each(scores, c))",
@@ -674,6 +667,164 @@ ESTIMATES = [
             "_uniform(start.rows, algorithm.fisher_window)",
             "_uniform(start.rows, algorithm.window)",
             "gradient_and_fisher_matrix_have_windows_of_their_own",
+        ),
+    ),
+]
+
+SHARES = [
+    *_in(
+        "test_rules",
+        (
+            "a gradient without advantages",
+            "policy_gradient",
+            "window.coefficients() * advantages",
+            "window.coefficients()",
+            "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[reshaped]",
+        ),
+        (
+            "`Uniform` counts ages alike instead of rows",
+            "Uniform.__call__",
+            "rows = evidence.rows",
+            "rows = (evidence.rows > 0).astype(evidence.rows.dtype)",
+            "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[reshaped]",
+        ),
+        (
+            "shares are not divided by the rows of their age",
+            "Window._per_weight",
+            "self.shares / jnp.where(totals > 0, totals, 1)",
+            "self.shares",
+            "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[reshaped]",
+        ),
+        (
+            "the rows of an age leave out the time after endings",
+            "weight_by_age",
+            "transitions + rows.absorbed",
+            "transitions",
+            "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[discounted]",
+        ),
+        (
+            "packed: shares go by the place of a row and not by its age",
+            "Packing.of_each_row",
+            "by_age[self.ages()[: len(by_age) * self.per_batch]]",
+            "jnp.repeat(by_age, self.per_batch)",
+            "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[packed]",
+        ),
+        (
+            "the gradient of an age is not divided by its rows",
+            "gradient_by_age",
+            "sums / jnp.where(totals > 0, totals, 1)[:, None]",
+            "sums",
+            "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[reshaped]",
+        ),
+        (
+            "the gradient of an age lacks its first row",
+            "gradient_by_age",
+            "(at >= start)",
+            "(at > start)",
+            "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[reshaped]",
+        ),
+        (
+            "packed: the gradient of an age begins where the age ends",
+            "gradient_by_age",
+            "jnp.cumsum(packing.counts)[:ages] - packing.counts[:ages]",
+            "jnp.cumsum(packing.counts)[:ages]",
+            "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[packed]",
+        ),
+        (
+            "packed: the gradient of an age reaches into the next",
+            "gradient_by_age",
+            "(at >= start) & (at < end)",
+            "(at >= start)",
+            "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[packed]",
+        ),
+        (
+            "the gradient of an age forgets the weights",
+            "gradient_by_age",
+            "rows.weights[: len(advantages)] * ",
+            "",
+            "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[reshaped]",
+        ),
+        (
+            "one age too many counts",
+            "Uniform.__call__",
+            "< self.newest",
+            "<= self.newest",
+            "another_number_of_ages_compiles_nothing_and_equals_a_shorter_window",
+        ),
+        (
+            "the Fisher matrix has shares of its own",
+            "estimate_fisher",
+            "if algorithm.fisher_window is not None:\n            window = _uniform(start.rows, "
+            "algorithm.fisher_window)",
+            "window = _uniform(start.rows, algorithm.windows[1])",
+            "shares_reach_gradient_fisher_matrix_and_states",
+        ),
+        (
+            "rules are given no environment",
+            "bind",
+            "jax.tree.map(lambda node: fill(node) if asks(node) else node, algorithm, "
+            "is_leaf=asks)",
+            "algorithm",
+            "rules_that_need_exact_answers_are_bound",
+        ),
+        (
+            "a rule by its short name forgets the settings of the old one",
+            "_rule",
+            "{**kept, **given}",
+            "given",
+            "short_names_make_rules",
+        ),
+    ),
+    *_in(
+        "test_weights",
+        (
+            "the rule remembers the batch before",
+            "History.push",
+            "rule.remember(self.memory, batches, policy)",
+            "rule.remember(self.memory, self.batches, policy)",
+            "occupancy_ratio_of_a_table",
+        ),
+        (
+            "occupancy of the oldest batch first",
+            "OccupancyRatio.remember",
+            "[newest[None], memory[:-1]]",
+            "[memory[1:], newest[None]]",
+            "occupancy_ratio_of_a_table",
+        ),
+        (
+            "occupancy of old batches is that of the newest policy",
+            "OccupancyRatio.remember",
+            "jnp.concatenate([newest[None], memory[:-1]])",
+            "jax.vmap(jax.vmap(lambda episode: self._log_occupancy(episode, "
+            "policy)))(batches.observations)",
+            "occupancy_ratio_of_a_table",
+        ),
+    ),
+    *_in(
+        "test_train",
+        (
+            "the seed that fills up the last share is kept",
+            "in_shares",
+            "jnp.concatenate(xs)[:seeds]",
+            "jnp.concatenate(xs)",
+            "shares_of_seeds_are_joined_in_their_order",
+        ),
+        (
+            "shares of seeds are joined backwards",
+            "in_shares",
+            "list(pool.map(lambda row: function(*take(row)), rows))",
+            "list(pool.map(lambda row: function(*take(row)), rows))[::-1]",
+            "shares_of_seeds_are_joined_in_their_order",
+        ),
+    ),
+    *_in(
+        "test_advantages",
+        (
+            "GAE: λ left out",
+            "GAE.__call__",
+            "discount * self.gae_lambda",
+            "discount",
+            "vtrace_is_gae_when_the_policies_agree_and_only_then",
         ),
     ),
 ]
@@ -1931,6 +2082,7 @@ MUTANTS = [
     *CRITIC,
     *WEIGHTS,
     *ESTIMATES,
+    *SHARES,
     *SOLVING,
     *POLICIES,
     *ALGORITHMS,
