@@ -322,6 +322,19 @@ def test_recent_returns_are_those_of_the_latest_twenty_episodes():
     assert means.std() > 0.1
 
 
+def test_a_seed_stops_when_the_mean_of_its_latest_returns_reaches_the_target():
+    recent = keyed_curves()["recent_return"]
+    target = recent[:, 5:].max() - 1e-3
+    limited = train(
+        SHORT, Keyed(learning_rate=0.5), seeds=2, iterations=12, target_return=float(target)
+    )
+    reached = recent >= target
+    expected = np.where(reached.any(1), reached.argmax(1) + 1, 12)
+    lengths = np.isfinite(limited.curves["return_mean"]).sum(1)
+    np.testing.assert_array_equal(lengths, expected)
+    assert lengths.max() > 5  # by then single episodes had reached it long before
+
+
 def test_updates_draw_anew_in_every_iteration_and_seed():
     assert len(np.unique(keyed_curves()["explained_variance"])) == 24
 

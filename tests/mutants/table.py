@@ -1291,7 +1291,7 @@ TRAINING = [
             "learn",
             "(recent.mean() >= limits.target_return)",
             "(recent.max() >= limits.target_return)",
-            "limits",
+            "a_seed_stops_when_the_mean_of_its_latest_returns_reaches_the_target",
         ),
         (
             "the earliest episodes count as the latest",
