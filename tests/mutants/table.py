@@ -1245,7 +1245,7 @@ TRAINING = [
             "compiled: the independent `Steps` begin anew in every iteration",
             "_iteration",
             "fisher_collecting=fisher_collecting)",
-            "fisher_collecting=carry.fisher_collecting)",
+            "fisher_collecting=seed.fisher_collecting)",
             "steps_go_on_where_the_last_batch_ended",
         ),
         (
