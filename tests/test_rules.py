@@ -25,6 +25,7 @@ from helpers import (
 import recollect as rc
 from recollect.algorithms import ALGORITHMS
 from recollect.algorithms.base import begin, bind, needs_oracle, shared_window
+from recollect.algorithms.natural import estimate_fisher
 from recollect.cli.fields import rule_flags, with_rules
 from recollect.collect.rollout import Rollout
 from recollect.estimate.gradient import gradient_by_age, policy_gradient
@@ -129,12 +130,16 @@ def started(algorithm):
     return begin(algorithm, state, Rollout.of(batches[2]))
 
 
-def test_the_gradient_is_the_sum_of_shares_times_gradients_of_ages():
-    algorithm = rc.RPG(window=3)
+@pytest.mark.parametrize("how", ["reshaped", "packed", "discounted"])
+def test_the_gradient_is_the_sum_of_shares_times_gradients_of_ages(how, monkeypatch):
+    if how == "packed":
+        monkeypatch.setattr("recollect.memory.rows.CHUNK", 30)
+    algorithm = rc.RPG(window=3, discount=0.9, discount_states=how == "discounted")
 
     @eqx.filter_jit
     def look():
         rows = started(algorithm).rows
+        assert (rows.packing.source is not None) == (how == "packed")
         advantages = jax.random.normal(KEY, rows.weights.shape)
         by_age = gradient_by_age(rows, advantages)
         shares = jnp.array([0.2, 0.5, 0.3])
@@ -156,14 +161,19 @@ def test_shares_reach_gradient_fisher_matrix_and_states(age):
 
     @eqx.filter_jit
     def look():
-        rows = started(algorithm).rows
+        start = started(algorithm)
+        rows, policy = start.rows, start.state.policy
+        batch = jax.tree.map(lambda x: x[0], start.state.history.batches)
         advantages = jnp.ones_like(rows.weights)
         window = shared_window(algorithm, rows, advantages)
-        return rows.packing.ages(), window.coefficients(), window.state_weights
+        fisher = estimate_fisher(algorithm, start, window, Rollout.of(batch), policy, None)
+        sums = (window.coefficients(), fisher.fisher.coefficients)
+        return rows.packing.ages(), sums, window.state_weights
 
-    ages, coefficients, state_weights = map(np.asarray, look())
-    assert (coefficients[ages != age] == 0).all()
-    assert (coefficients[ages == age] > 0).any()
+    ages, sums, state_weights = jax.tree.map(np.asarray, look())
+    for coefficients in sums:
+        assert (coefficients[ages != age] == 0).all()
+        assert (coefficients[ages == age] > 0).any()
     np.testing.assert_allclose(state_weights[ages == age].sum(), 1, rtol=1e-5)
 
 

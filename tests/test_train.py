@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import equinox as eqx
@@ -39,6 +40,7 @@ from recollect.estimate.advantages import GAE, ExactAdvantages, Returns
 from recollect.memory.weights import OccupancyRatio
 from recollect.run.fit import check_fit
 from recollect.run.presets import PRESETS
+from recollect.run.state import in_shares
 from recollect.runtime import use_compilation_cache
 from recollect.step.solve import ConjugateGradients
 
@@ -320,5 +322,27 @@ def test_recent_returns_are_those_of_the_latest_twenty_episodes():
     assert means.std() > 0.1
 
 
+def test_a_seed_stops_when_the_mean_of_its_latest_returns_reaches_the_target():
+    recent = keyed_curves()["recent_return"]
+    target = recent[:, 5:].max() - 1e-3
+    limited = train(
+        SHORT, Keyed(learning_rate=0.5), seeds=2, iterations=12, target_return=float(target)
+    )
+    reached = recent >= target
+    expected = np.where(reached.any(1), reached.argmax(1) + 1, 12)
+    lengths = np.isfinite(limited.curves["return_mean"]).sum(1)
+    np.testing.assert_array_equal(lengths, expected)
+    assert lengths.max() > 5  # by then single episodes had reached it long before
+
+
 def test_updates_draw_anew_in_every_iteration_and_seed():
     assert len(np.unique(keyed_curves()["explained_variance"])) == 24
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_shares_of_seeds_are_joined_in_their_order(workers):
+    seeds = jnp.arange(5)
+    with ThreadPoolExecutor(workers) as pool:
+        found, name = in_shares(pool, lambda seeds, name: (10 * seeds, name), seeds, "same")
+    np.testing.assert_array_equal(found, 10 * np.arange(5))
+    assert name == "same"

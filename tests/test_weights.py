@@ -79,12 +79,15 @@ def test_occupancy_ratio_of_a_table():
     env = garnet(0, states=4, actions=2)
     rule = OccupancyRatio(oracle=env)
     θ, unflatten = flatten(tabular_softmax_policy(4, 2))
-    old, new = unflatten(θ), unflatten(jax.random.normal(KEY, θ.shape))
-    batch = batch_of(KEY, old, env, Draws(200), env.discount)
-    recalled = recall(remembered([old], [batch], rule), new, rule)
+    new, *older = (unflatten(i * jax.random.normal(jax.random.key(i), θ.shape)) for i in range(3))
+    batches = [batch_of(KEY, policy, env, Draws(200), env.discount) for policy in older]
+    recalled = recall(remembered(older, batches, rule), new, rule)
     joint = lambda policy: env.occupancy(policy)[:, None] * env.probabilities(policy)
-    expected = (joint(new) / joint(old))[batch.observations[:, 0].argmax(-1), batch.actions[:, 0]]
-    np.testing.assert_allclose(recalled.weights, expected, rtol=1e-4)
+    by_age = recalled.packing.unpack(recalled.weights)[..., 0]
+    for found, policy, batch in zip(by_age, older[::-1], batches[::-1], strict=True):
+        ratio = joint(new) / joint(policy)
+        expected = ratio[batch.observations[:, 0].argmax(-1), batch.actions[:, 0]]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_occupancy_ratio_of_lqc_has_mean_one_and_the_policy_ratio_less_variance():
