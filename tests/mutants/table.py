@@ -719,8 +719,8 @@ SHARES = [
         (
             "the gradient of an age lacks its first row",
             "gradient_by_age",
-            "(at >= start)",
-            "(at > start)",
+            "at < end, terms[at]",
+            "(at > start) & (at < end), terms[at]",
             "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[reshaped]",
         ),
         (
@@ -733,8 +733,8 @@ SHARES = [
         (
             "packed: the gradient of an age reaches into the next",
             "gradient_by_age",
-            "(at >= start) & (at < end)",
-            "(at >= start)",
+            "jnp.where(at < end, terms[at], 0)",
+            "terms[at]",
             "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[packed]",
         ),
         (

@@ -31,11 +31,10 @@ def gradient_by_age(rows: Rows, advantages: Float[Array, " newest"]) -> Float[Ar
 
     def one(span: tuple[Int[Array, ""], Int[Array, ""]]) -> Float[Array, " d"]:
         start, end = span
-        # A slice that would leave the array begins earlier; rows of other ages count zero.
-        first = jnp.minimum(start, len(rows.weights) - size)
-        at = first + jnp.arange(size)
-        own = jnp.where((at >= start) & (at < end), terms[jnp.minimum(at, len(terms) - 1)], 0)
-        return rows.scores.states(first, size).pull(own)
+        at = start + jnp.arange(size)
+        # Where packed rows of an age are fewer than a batch may have, the next age follows.
+        own = jnp.where(at < end, terms[at], 0)
+        return rows.scores.states(start, size).pull(own)
 
     totals = weight_by_age(rows)[:ages]
     sums = lax.map(one, (starts, ends))
