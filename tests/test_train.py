@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import equinox as eqx
@@ -40,7 +39,7 @@ from recollect.estimate.advantages import GAE, ExactAdvantages, Returns
 from recollect.memory.weights import OccupancyRatio
 from recollect.run.fit import check_fit
 from recollect.run.presets import PRESETS
-from recollect.run.state import in_shares
+from recollect.run.state import CorePool, in_shares
 from recollect.runtime import use_compilation_cache
 from recollect.step.solve import ConjugateGradients
 
@@ -339,10 +338,12 @@ def test_updates_draw_anew_in_every_iteration_and_seed():
     assert len(np.unique(keyed_curves()["explained_variance"])) == 24
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_shares_of_seeds_are_joined_in_their_order(workers):
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_shares_of_seeds_are_joined_in_their_order(cores, monkeypatch):
+    monkeypatch.setattr("recollect.run.state.cores", lambda: cores)
     seeds = jnp.arange(5)
-    with ThreadPoolExecutor(workers) as pool:
+    with CorePool(5) as pool:
+        assert pool.shares == cores
         found, name = in_shares(pool, lambda seeds, name: (10 * seeds, name), seeds, "same")
     np.testing.assert_array_equal(found, 10 * np.arange(5))
     assert name == "same"
