@@ -49,7 +49,7 @@ class VMPO(rc.AbstractAlgorithm):
 
     advantages: rc.AbstractAdvantages = rc.VTrace()
     learning_rate: float = 1e-3
-    steps: int = eqx.field(static=True, default=20)
+    gradient_steps: int = eqx.field(static=True, default=20)
     """Gradient steps over the whole window at each iteration."""
     target_temperature: float = 0.1
     """ε_η: how far the weights exp(A / η) may be from even ones, as a KL divergence."""
@@ -100,7 +100,7 @@ class VMPO(rc.AbstractAlgorithm):
             return (optax.apply_updates(learned, updates), optimizer), None
 
         first = ((θ, state.own.log_temperature, state.own.log_multiplier), state.own.optimizer)
-        (learned, optimizer), _ = jax.lax.scan(step, first, length=self.steps)
+        (learned, optimizer), _ = jax.lax.scan(step, first, length=self.gradient_steps)
         new = (self.project(unflatten(learned[0])), VMPOState(optimizer, *learned[1:]))
         failures = [(BATCH, ~start.usable), (PARAMETERS, ~all_finite(new))]
         (policy, own), refused = keep_or_revert((state.policy, state.own), new, failures)

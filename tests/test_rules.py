@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import inspect
+import json
 import sys
 from pathlib import Path
 
@@ -26,6 +27,7 @@ import recollect as rc
 from recollect.algorithms import ALGORITHMS
 from recollect.algorithms.base import begin, bind, needs_oracle, shared_window
 from recollect.algorithms.natural import estimate_fisher
+from recollect.cli import main
 from recollect.cli.fields import rule_flags, with_rules
 from recollect.collect.rollout import Rollout
 from recollect.estimate.gradient import gradient_by_age, policy_gradient
@@ -109,6 +111,20 @@ def test_an_algorithm_of_ones_own_learns():
     assert {"temperature", "multiplier"} <= set(run.curves)
     assert (run.curves["refused"] == 0).all()
     assert run.curves["recent_return"][:, -1].mean() > 60  # a random policy has about 22
+
+
+def test_an_algorithm_of_ones_own_on_the_command_line(tmp_path, capsys):
+    few = ["--iterations", "1", "--seeds", "1", "--steps", "8", "--copies", "1"]
+    words = ["train", f"{EXAMPLES}/vmpo.py:VMPO", "CartPole-v1", *few, "--gradient-steps", "2"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    (algorithm,) = settings["algorithms"].values()
+    assert algorithm["gradient_steps"] == 2
+    own = tmp_path / "own.py"
+    source = (EXAMPLES / "vmpo.py").read_text()
+    own.write_text(source.replace("gradient_steps", "steps"))
+    assert main(["train", f"{own}:VMPO", "CartPole-v1", *few]) == 2
+    assert "has a field 'steps'" in capsys.readouterr().err
 
 
 class OneAge(rc.AbstractShares):

@@ -158,6 +158,12 @@ def own_preset(name: str) -> Preset:
         check_name("algorithm", name, ALGORITHMS, source="FILE.py:NAME")
     made = load(name)
     algorithm = check_algorithm(made() if callable(made) else made)
+    for field in dataclasses.fields(Run):
+        if hasattr(algorithm, field.name):
+            raise ValueError(
+                f"{name} has a field {field.name!r}, which is a flag of recollect train already; "
+                "give it another name."
+            )
     return Preset(algorithm, default_collector(algorithm))
 
 
