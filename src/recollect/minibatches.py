@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from recollect.keys import numbered
+
 Indices = Int[Array, " sample"] | slice
 """The rows of a minibatch, as an index; a slice where one minibatch holds all rows."""
 
@@ -55,7 +57,7 @@ def sweep(
     batches = -(-count // size)
 
     def shuffled(epoch) -> Int[Array, " row"]:
-        draws = jax.random.uniform(jax.random.fold_in(key, epoch), mask.shape)
+        draws = jax.random.uniform(numbered(key, epoch), mask.shape)
         # Rows outside the mask sort behind all others, as draws are below 1.
         return jnp.argsort(jnp.where(mask, draws, 2.0))
 

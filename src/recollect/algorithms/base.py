@@ -19,6 +19,7 @@ from recollect.estimate.advantages import AbstractAdvantages, Estimates, Returns
 from recollect.estimate.critic import Critic, Values
 from recollect.estimate.gradient import policy_gradient
 from recollect.estimate.shares import AbstractShares, Uniform, evidence_of
+from recollect.keys import stream
 from recollect.memory.history import History
 from recollect.memory.rows import Rows, Window, recall
 from recollect.memory.weights import AbstractWeightRule, PolicyRatio
@@ -297,8 +298,9 @@ def refit_critic(
     if critic is None:
         return None
     batches = jax.tree.map(lambda x: x[: algorithm.window], start.state.history.batches)
+    key_critic = stream(key, "critic")
     return algorithm.critic.refit(
-        critic, batches.observations, estimates.targets, batches.mask, key
+        critic, batches.observations, estimates.targets, batches.mask, key_critic
     )
 
 

@@ -33,6 +33,7 @@ from recollect.algorithms.pg import AscentState
 from recollect.checks import check_count, check_name, check_number
 from recollect.estimate.advantages import AbstractAdvantages, VTrace
 from recollect.estimate.gradient import policy_gradient
+from recollect.keys import stream
 from recollect.memory.rows import Rows
 from recollect.memory.weights import positive
 from recollect.minibatches import Indices, sweep
@@ -115,10 +116,9 @@ class PPO(AbstractAscent):
         return initial_state(self, policy, batch, key, self.window, own)
 
     def update(self, state, rollout, key):
-        key_critic, key_sweep = jax.random.split(key)
         start = begin(self, state, rollout)
         advantages, estimates = estimate_advantages(self, start)
-        critic = refit_critic(self, start, estimates, key_critic)
+        critic = refit_critic(self, start, estimates, key)
         window = shared_window(self, start.rows, advantages)
         gradient = self.scaled(policy_gradient(window, advantages))
         θ, unflatten = flatten(start.state.policy)
@@ -146,7 +146,12 @@ class PPO(AbstractAscent):
 
         first = (θ, state.own.optimizer, jnp.zeros((), jnp.int32), jnp.array(True))
         end, optimizer, steps, sound = sweep(
-            key_sweep, state_weights > 0, self.epochs, self.minibatch, step, first
+            stream(key, "minibatches"),
+            state_weights > 0,
+            self.epochs,
+            self.minibatch,
+            step,
+            first,
         )
         failures = [
             *common_failures(start.usable, gradient, end - θ, unflatten(end)),

@@ -1,24 +1,26 @@
 """Gathering a batch with a policy: whole episodes, a fixed number of steps, or independent draws.
 
-Every random number comes from `fold_in(key, copy)` and `fold_in(·, time)`, so a repeated iteration
-repeats itself and no draw depends on how many copies run beside it.
+Every draw has a key of its own, from (copy, what it is for, step), so a repeated iteration repeats
+itself and no draw depends on how many copies run beside it.
 
 Whole episodes are padded to `max_steps`. The scan always runs that long: many seeds step as one
 vector, so the steps after an early end cost far less than the bookkeeping to skip them would.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from recollect.batch import Batch
 from recollect.checks import check_count
-from recollect.collect.rollout import AbstractCollector, Rollout, copy_keys, with_log_probs
+from recollect.collect.rollout import AbstractCollector, Rollout, with_log_probs
 from recollect.envs.base import AbstractEnv, AbstractOracle, Step
+from recollect.keys import numbered, numbered_each, stream
 from recollect.policies import AbstractPolicy
 
 
@@ -34,17 +36,17 @@ class Episodes(AbstractCollector):
         del discount
 
         def run(key):
-            key_reset, key_steps = jax.random.split(key)
+            act = _actor(key, env, policy)
 
             def body(carry, time):
                 state, alive = carry
-                transition, step = _act(key_steps, env, policy, state, time, alive)
+                transition, step = act(time, state, time, alive)
                 return (step.state, alive & ~_ended(step)), transition
 
-            start = (env.reset(key_reset), jnp.array(True))
+            start = (env.reset(stream(key, "reset")), jnp.array(True))
             return lax.scan(body, start, jnp.arange(env.max_steps))[1]
 
-        batch = with_log_probs(policy, jax.vmap(run)(copy_keys(key, self.episodes)))
+        batch = with_log_probs(policy, jax.vmap(run)(numbered_each(key, self.episodes)))
         returns = jnp.sum(batch.rewards, axis=1, where=batch.mask)
         lengths = batch.mask.sum(1)
         return carry, Rollout(
@@ -67,20 +69,23 @@ class Steps(AbstractCollector):
 
     def init(self, key, env):
         """For each copy its state, the time since its episode began, and the return so far."""
-        states = jax.vmap(env.reset)(copy_keys(key, self.copies))
+        states = jax.vmap(env.reset)(numbered_each(key, self.copies))
         return states, jnp.zeros(self.copies, jnp.int32), jnp.zeros(self.copies)
 
     def __call__(self, key, env, policy, carry, discount):
         del discount
 
         def run(key, state, time, total):
+            act = _actor(key, env, policy)
+            key_resets = stream(key, "reset")
+
             def body(carry, index):
                 state, time, total = carry
-                key_act, key_reset = jax.random.split(jax.random.fold_in(key, index))
-                transition, step = _act(key_act, env, policy, state, time, jnp.array(True))
+                transition, step = act(index, state, time, jnp.array(True))
                 ended = _ended(step)
                 total = total + step.reward
-                fresh = (env.reset(key_reset), jnp.zeros((), jnp.int32), jnp.zeros(()))
+                start = env.reset(numbered(key_resets, index))
+                fresh = (start, jnp.zeros((), jnp.int32), jnp.zeros(()))
                 going = (step.state, time + 1, total)
                 carry = jax.tree.map(lambda a, b: jnp.where(ended, a, b), fresh, going)
                 length = (time + 1).astype(total.dtype)
@@ -89,7 +94,7 @@ class Steps(AbstractCollector):
 
             return lax.scan(body, (state, time, total), jnp.arange(self.steps))
 
-        carry, (batch, returns, lengths) = jax.vmap(run)(copy_keys(key, self.copies), *carry)
+        carry, (batch, returns, lengths) = jax.vmap(run)(numbered_each(key, self.copies), *carry)
         return carry, Rollout(
             batch=with_log_probs(policy, batch),
             returns=returns.T.ravel(),
@@ -114,25 +119,23 @@ class Draws(AbstractCollector):
 
     def __call__(self, key, env, policy, carry, discount):
         def run(key):
-            key_horizon, key_reset, key_steps = jax.random.split(key, 3)
-            uniform = jax.random.uniform(key_horizon, minval=jnp.finfo(jnp.float32).tiny)
+            uniform = jax.random.uniform(stream(key, "horizon"), minval=jnp.finfo(jnp.float32).tiny)
             horizon = jnp.floor(jnp.log(uniform) / jnp.log(discount)).astype(jnp.int32)
-
-            def act(state, time, alive):
-                return _act(key_steps, env, policy, state, time, alive)
+            act = _actor(key, env, policy)
 
             def walk(carry):
                 state, time, _ = carry
-                _, step = act(state, time, jnp.array(True))
+                _, step = act(time, state, time, jnp.array(True))
                 return step.state, time + 1, ~step.terminated
 
-            start = (env.reset(key_reset), jnp.zeros((), jnp.int32), jnp.array(True))
+            first = env.reset(stream(key, "reset"))
+            start = (first, jnp.zeros((), jnp.int32), jnp.array(True))
             state, time, alive = lax.while_loop(
                 lambda carry: (carry[1] < horizon) & carry[2], walk, start
             )
-            return act(state, time, alive)[0], time
+            return act(time, state, time, alive)[0], time
 
-        transitions, times = jax.vmap(run)(copy_keys(key, self.samples))
+        transitions, times = jax.vmap(run)(numbered_each(key, self.samples))
         rollout = _drawn(policy, transitions, discount, times + transitions.mask)
         batch = dataclasses.replace(rollout.batch, absorbed=~rollout.batch.mask)
         return carry, dataclasses.replace(rollout, batch=batch)
@@ -153,12 +156,12 @@ class Occupancy(AbstractCollector):
                 f"{type(env).__name__} does not know its occupancy measure; use LQC or Tabular, or "
                 "collect with Draws."
             )
-        key_states, key_actions = jax.random.split(key)
-        states = env.draw_states(key_states, policy, self.samples)
+        states = env.draw_states(stream(key, "state"), policy, self.samples)
         now = jnp.zeros((), jnp.int32)
         alive = jnp.array(True)
-        act = lambda key, state: _act(key, env, policy, state, now, alive)[0]
-        transitions = jax.vmap(act)(copy_keys(key_actions, self.samples), states)
+        act = _actor(key, env, policy)
+        draw = lambda number, state: act(number, state, now, alive)[0]
+        transitions = jax.vmap(draw)(jnp.arange(self.samples), states)
         return carry, _drawn(policy, transitions, discount, jnp.ones(self.samples, jnp.int32))
 
 
@@ -181,26 +184,31 @@ def _ended(step: Step) -> Bool[Array, ""]:
     return step.terminated | step.truncated
 
 
-def _act(key, env: AbstractEnv, policy: AbstractPolicy, state, time, alive) -> tuple[Batch, Step]:
-    """One transition of one copy, as a batch without axes, and the step that made it.
+def _actor(
+    key: PRNGKeyArray, env: AbstractEnv, policy: AbstractPolicy
+) -> Callable[..., tuple[Batch, Step]]:
+    """The function that makes one transition of one copy: a batch without axes, and its step.
 
-    Draws come from (key, time).
+    It takes the number of the draw, the state, the time in the episode, and whether it counts.
     """
-    # Not split: the key of a deterministic step is never used, and so never computed.
-    key_action = jax.random.fold_in(key, 2 * time)
-    key_step = jax.random.fold_in(key, 2 * time + 1)
-    observation = env.observe(state)
-    action = policy.sample(key_action, observation)
-    step = env.step(key_step, state, action)
-    transition = Batch(
-        observations=observation,
-        actions=action,
-        log_probs=jnp.zeros(()),
-        rewards=step.reward,
-        next_observations=step.observation,
-        terminated=step.terminated,
-        truncated=step.truncated,
-        times=time,
-        mask=alive,
-    )
-    return transition, step
+    key_actions = stream(key, "action")
+    key_steps = stream(key, "step")
+
+    def act(number, state, time, alive):
+        observation = env.observe(state)
+        action = policy.sample(numbered(key_actions, number), observation)
+        step = env.step(numbered(key_steps, number), state, action)
+        transition = Batch(
+            observations=observation,
+            actions=action,
+            log_probs=jnp.zeros(()),
+            rewards=step.reward,
+            next_observations=step.observation,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            times=time,
+            mask=alive,
+        )
+        return transition, step
+
+    return act

@@ -16,9 +16,10 @@ from jaxtyping import Array, Key
 
 from recollect.batch import Batch
 from recollect.collect.compiled import Episodes, Steps
-from recollect.collect.rollout import AbstractCollector, Rollout, copy_keys, with_log_probs
+from recollect.collect.rollout import AbstractCollector, Rollout, with_log_probs
 from recollect.envs.hosted import HostEnv
 from recollect.envs.vectors import close_all
+from recollect.keys import numbered, numbered_each, stream
 from recollect.policies import AbstractPolicy
 from recollect.prng import unrolled
 
@@ -178,16 +179,17 @@ class HostCollector:
         """The function that gives the actions of all copies in a step of this iteration."""
         arrays, rest = eqx.partition(policies, eqx.is_array)
         leaves, structure = jax.tree.flatten(arrays)
-        sample = _sampler(rest, structure, self.whole)
-        keys = _seed_copy_keys(keys, self.copies)
+        sample = _sampler(rest, structure)
+        keys = _action_keys(keys, self.copies)
         # One array in and one out: each transfer takes as long as the policy itself.
         inputs = np.zeros(
-            (len(self.seeds), self.copies, self.vector.observations.shape[1] + 2), np.float32
+            (len(self.seeds), self.copies, self.vector.observations.shape[1] + 1), np.float32
         )
         rows = inputs.reshape(len(self.times), -1)
 
         def act(step: int) -> np.ndarray:
-            rows[:, :-2], rows[:, -2], rows[:, -1] = self.vector.observations, self.times, step
+            rows[:, :-1] = self.vector.observations
+            rows[:, -1] = step
             actions = np.asarray(sample(leaves, keys, inputs))
             return actions.reshape(len(self.times), *actions.shape[2:])
 
@@ -218,27 +220,19 @@ def _with_log_probs(policies: AbstractPolicy, batches: Batch) -> Batch:
 
 
 @eqx.filter_jit
-def _seed_copy_keys(keys: Key[Array, " seed"], copies: int) -> Key[Array, "seed copy"]:
-    return unrolled(jax.vmap(lambda key: copy_keys(key, copies))(keys))
+def _action_keys(keys: Key[Array, " seed"], copies: int) -> Key[Array, "seed copy"]:
+    of_copies = jax.vmap(lambda key: stream(key, "action"))
+    return unrolled(jax.vmap(lambda key: of_copies(numbered_each(key, copies)))(keys))
 
 
 @functools.lru_cache(maxsize=16)
-def _sampler(rest: AbstractPolicy, structure, whole: bool):
+def _sampler(rest: AbstractPolicy, structure):
     """The compiled function that draws an action for every copy of every seed, with the keys that
     compiled collection would use."""
 
     def copy(policy, key, inputs):
-        observation, time, step = (
-            inputs[:-2],
-            inputs[-2].astype(jnp.int32),
-            inputs[-1].astype(jnp.int32),
-        )
-        key = (
-            jax.random.split(key)[1]
-            if whole
-            else jax.random.split(jax.random.fold_in(key, step))[0]
-        )
-        return policy.sample(jax.random.fold_in(key, 2 * time), observation)
+        step = inputs[-1].astype(jnp.int32)
+        return policy.sample(numbered(key, step), inputs[:-1])
 
     def seed(leaves, keys, inputs):
         policy = eqx.combine(jax.tree.unflatten(structure, leaves), rest)

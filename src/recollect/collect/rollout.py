@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from recollect.batch import Batch
 from recollect.envs.base import AbstractEnv
@@ -24,6 +24,8 @@ class Rollout(eqx.Module):
     lengths: Float[Array, "*seed ending"]
     """Steps of these episodes, NaN where `returns` is; for independent draws those of the walk."""
     environment_steps: Int[Array, "*seed"]
+    iteration: Int[Array, "*seed"] | None = None
+    """How many updates the policy that acted had had; None if whoever collected does not know."""
     fisher_batch: Batch | None = None
     """A second, independent batch of the same policy for the Fisher matrix alone, if the algorithm
     asks for one (assumption A.1.7)."""
@@ -66,11 +68,6 @@ class AbstractCollector(eqx.Module):
         discount: Float[Array, ""] | float,
     ) -> tuple[Any, Rollout]:
         """A batch of transitions under `policy`."""
-
-
-def copy_keys(key: PRNGKeyArray, copies: int) -> Key[Array, " copy"]:
-    """One key for each copy, whatever their number."""
-    return jax.vmap(lambda copy: jax.random.fold_in(key, copy))(jnp.arange(copies))
 
 
 def with_log_probs(policy: AbstractPolicy, batch: Batch) -> Batch:

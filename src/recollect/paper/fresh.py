@@ -21,6 +21,7 @@ from recollect.batch import Batch
 from recollect.collect.compiled import Episodes
 from recollect.collect.rollout import Rollout
 from recollect.envs import make
+from recollect.keys import numbered, stream
 from recollect.memory.history import History
 from recollect.memory.rows import recall
 from recollect.paper.cells import AbstractCell, Cell, File
@@ -70,9 +71,9 @@ class FreshCell(AbstractCell):
         algorithm = cell.algorithm
         env = make(cell.env, max_steps=cell.max_steps, engine="compiled")
         draw = lambda key, policy, episodes: _draw(Episodes(episodes), key, env, policy)
-        policy = make_policy(jax.random.fold_in(key, 0), env, cell.policy)
+        policy = make_policy(stream(key, "policy"), env, cell.policy)
         first = draw(key, policy, cell.episodes)
-        state = algorithm.init(policy, first, key)
+        state = algorithm.init(policy, first, stream(key, "critic"))
         estimators = [
             PG(window=window, discount=algorithm.discount, advantages=algorithm.advantages)
             for window in self.windows
@@ -82,10 +83,10 @@ class FreshCell(AbstractCell):
         history = History.empty(first, max(self.windows), rule)
         looks = []
         for n in range(1, max(self.looks) + 1):
-            key_batch, key_update, key_fresh = jax.random.split(jax.random.fold_in(key, n), 3)
-            batch = draw(key_batch, state.policy, cell.episodes)
+            batch = draw(numbered(stream(key, "batch"), n), state.policy, cell.episodes)
             history, _ = history.push(batch, state.policy, rule)
             if n in self.looks:
+                key_fresh = numbered(stream(key, "fresh"), n)
                 fresh = draw(key_fresh, state.policy, self.fresh_episodes)
                 true = _gradient(
                     VPG(discount=algorithm.discount, advantages=algorithm.advantages),
@@ -96,7 +97,7 @@ class FreshCell(AbstractCell):
                     _gradient(one, state, _newest(history, one.window)) for one in estimators
                 ]
                 looks.append([_cosine_and_slope(one, true) for one in estimates])
-            state, _ = _update(algorithm, state, batch, key_update)
+            state, _ = _update(algorithm, state, batch, numbered(stream(key, "update"), n))
         return np.array(looks)
 
 

@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Int, Key
 
 from recollect.algorithms import AbstractAlgorithm
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv
+from recollect.keys import numbered, stream
 from recollect.policies.architecture import Start, make_policy
 from recollect.run.state import (
     AbstractRun,
@@ -78,39 +79,20 @@ class CompiledRun(AbstractRun):
     def close(self): ...
 
 
-def starting_keys(key: PRNGKeyArray) -> Key[Array, "3"]:
-    """For a seed's first policy, its environments, and those of the independent Fisher batch."""
-    return jax.random.split(jax.random.fold_in(key, 0), 3)
-
-
-def collecting_keys(key: PRNGKeyArray, index: Int[Array, ""] | int) -> Key[Array, "2"]:
-    """For the batch of iteration `index`, and for the independent batch of the Fisher matrix."""
-    return jax.random.split(jax.random.fold_in(key, index + 1))
-
-
-def update_key(key: PRNGKeyArray, index: Int[Array, ""] | int) -> PRNGKeyArray:
-    """For the update of iteration `index`."""
-    return jax.random.fold_in(jax.random.fold_in(key, index + 1), 1)
-
-
-def critic_key(key: PRNGKeyArray) -> PRNGKeyArray:
-    """For the first critic, from the key of the first policy."""
-    return jax.random.fold_in(key, 0)
-
-
 def _start_seeds(problem, policy: Start, keys: Key[Array, " seed"]) -> SeedState:
     algorithm, env, collector, _ = problem
 
     def one(key):
-        key_policy, key_collect, key_fisher = starting_keys(key)
-        start = make_policy(key_policy, env, policy)
-        collecting = collector.init(key_collect, env)
-        fisher_collecting = collector.init(key_fisher, env)
+        start = make_policy(stream(key, "policy"), env, policy)
+        key_batch = stream(key, "batch")
+        key_fisher = stream(key, "fisher batch")
+        collecting = collector.init(stream(key_batch, "environments"), env)
+        fisher_collecting = collector.init(stream(key_fisher, "environments"), env)
         rollout = jax.eval_shape(
-            lambda: collector(key_collect, env, start, collecting, algorithm.discount)[1]
+            lambda: collector(key_batch, env, start, collecting, algorithm.discount)[1]
         )
         batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), rollout.batch)
-        key_critic = critic_key(key_policy)
+        key_critic = stream(key, "critic")
         return SeedState.fresh(algorithm, start, batch, key_critic, collecting, fisher_collecting)
 
     return eqx.filter_vmap(one)(keys)
@@ -144,16 +126,16 @@ def _iteration(problem, keys, seeds: SeedState, index: Int[Array, ""]):
     def collect(key, arrays):
         seed = eqx.combine(arrays, rest)
         policy = seed.state.policy
-        key_collect, key_fisher = collecting_keys(key, index)
-        collecting, rollout = collector(
-            key_collect, env, policy, seed.collecting, algorithm.discount
-        )
+        key_batch = numbered(stream(key, "batch"), index)
+        collecting, rollout = collector(key_batch, env, policy, seed.collecting, algorithm.discount)
         fisher_collecting = seed.fisher_collecting
         if getattr(algorithm, "independent_fisher", False):
+            key_fisher = numbered(stream(key, "fisher batch"), index)
             fisher_collecting, fisher = collector(
                 key_fisher, env, policy, fisher_collecting, algorithm.discount
             )
             rollout = rollout.with_fisher(fisher)
+        rollout = dataclasses.replace(rollout, iteration=seed.state.iteration)
         seed = dataclasses.replace(seed, collecting=collecting, fisher_collecting=fisher_collecting)
         return eqx.filter(seed, eqx.is_array), rollout
 
@@ -180,7 +162,8 @@ def learn_one_by_one(algorithm, limits, keys, seeds: SeedState, collected, rollo
 
         def go():
             seed = eqx.combine(after_collecting, rest)
-            after, column = learn(algorithm, limits, update_key(key, index), seed, rollout)
+            key_update = numbered(stream(key, "update"), index)
+            after, column = learn(algorithm, limits, key_update, seed, rollout)
             return eqx.filter(after, eqx.is_array), column
 
         def stay():

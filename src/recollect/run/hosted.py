@@ -15,17 +15,16 @@ from recollect.algorithms import AbstractAlgorithm
 from recollect.collect.host import HostCollector
 from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.envs import HostEnv
+from recollect.keys import Name, numbered, stream
 from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import Start, make_policy
-from recollect.run.compiled import (
-    collecting_keys,
-    critic_key,
-    learn_one_by_one,
-    starting_keys,
-)
+from recollect.run.compiled import learn_one_by_one
 from recollect.run.state import AbstractRun, CorePool, Limits, RunState, SeedState, in_shares
 from recollect.runtime import jit
 from recollect.tree import traced_numbers
+
+STREAMS: tuple[Name, ...] = ("batch", "fisher batch")
+"""Keys of the collectors."""
 
 
 class HostRun(AbstractRun):
@@ -67,11 +66,10 @@ class HostRun(AbstractRun):
 
     def start(self):
         shown = self.collectors[0].empty()
-        key_policies = [starting_keys(key)[0] for key in self.keys]
-        policies = [make_policy(key, self.env, self.policy) for key in key_policies]
+        policies = [make_policy(stream(key, "policy"), self.env, self.policy) for key in self.keys]
         stack = lambda *parts: jnp.stack(parts) if eqx.is_array(parts[0]) else parts[0]
         stacked = jax.tree.map(stack, *policies)
-        seeds = _start(self.algorithm, stacked, shown, jnp.stack(key_policies))
+        seeds = _start(self.algorithm, stacked, shown, self.keys)
         # Compiles; what it gives is not used.
         empty = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.keys), *x.shape)), shown)
         if len(self.collectors) > 1:
@@ -84,8 +82,8 @@ class HostRun(AbstractRun):
         del count  # always one
         index = state.iteration
         first, *independent = [
-            collector(state.policies, _keys(self.keys, jnp.array(index), stream), index)
-            for stream, collector in enumerate(self.collectors)
+            collector(state.policies, _keys(self.keys, name, jnp.array(index)), index)
+            for name, collector in zip(STREAMS, self.collectors, strict=False)
         ]
         rollouts = first.with_fisher(independent[0]) if independent else first
         seeds, columns = self._learn(state.seeds, rollouts, index)
@@ -116,18 +114,20 @@ class HostRun(AbstractRun):
 
 
 @eqx.filter_jit
-def _keys(keys: Key[Array, " seed"], index: Int[Array, ""], stream: int) -> Key[Array, " seed"]:
-    return jax.vmap(lambda key: collecting_keys(key, index)[stream])(keys)
+def _keys(keys: Key[Array, " seed"], name: Name, index: Int[Array, ""]) -> Key[Array, " seed"]:
+    return jax.vmap(lambda key: numbered(stream(key, name), index))(keys)
 
 
 def _start_seeds(
     algorithm: AbstractAlgorithm,
     policies: AbstractPolicy,
     shown: Rollout,
-    key_policies: Key[Array, " seed"],
+    keys: Key[Array, " seed"],
 ) -> SeedState:
-    fresh = lambda policy, key: SeedState.fresh(algorithm, policy, shown.batch, critic_key(key))
-    return eqx.filter_vmap(fresh, in_axes=(eqx.if_array(0), 0))(policies, key_policies)
+    fresh = lambda policy, key: SeedState.fresh(
+        algorithm, policy, shown.batch, stream(key, "critic")
+    )
+    return eqx.filter_vmap(fresh, in_axes=(eqx.if_array(0), 0))(policies, keys)
 
 
 def _learn_from_host(problem, keys, seeds: SeedState, rollouts: Rollout, index):

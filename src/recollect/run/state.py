@@ -7,7 +7,7 @@ number of threads). Training is `advance` applied until a limit.
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from recollect.algorithms import AbstractAlgorithm, State
 from recollect.batch import Batch
@@ -146,11 +146,6 @@ def _latest(returns: Float[Array, " ending"]) -> Float[Array, " recent"]:
     """The last of the returns that are there, in order."""
     order = jnp.argsort(jnp.where(jnp.isnan(returns), -1, jnp.arange(len(returns))))
     return returns[order][-RECENT_EPISODES:]
-
-
-def seed_keys(seeds: Sequence[int]) -> Key[Array, " seed"]:
-    """The key of every seed."""
-    return jnp.stack([jax.random.key(seed) for seed in seeds])
 
 
 class CorePool(ThreadPoolExecutor):

@@ -17,13 +17,14 @@ from recollect.algorithms.base import SIGNAL, bind
 from recollect.checks import check_count, check_kind, check_number
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, HostEnv, host, make
+from recollect.keys import seed_keys
 from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import Start
 from recollect.run.compiled import CHUNK_ITERATIONS, CompiledRun
 from recollect.run.fit import check_draws, check_fit
 from recollect.run.hosted import HostRun
 from recollect.run.presets import default_collector, preset
-from recollect.run.state import AbstractRun, CorePool, Curves, Limits, RunState, seed_keys
+from recollect.run.state import AbstractRun, CorePool, Curves, Limits, RunState
 from recollect.runtime import one_blas_thread, progress_bar, use_compilation_cache
 
 

@@ -38,6 +38,7 @@ from recollect.collect.rollout import Rollout
 from recollect.envs import Tabular
 from recollect.estimate.advantages import ExactAdvantages
 from recollect.estimate.gradient import gradient_by_age
+from recollect.keys import numbered
 from recollect.memory.rows import weight_by_age
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, tabular_softmax_policy
@@ -242,9 +243,7 @@ class Bias:
         steps = []
         states = _start(algorithm, env, self.start, self.samples, self.replications)
         for n in range(iterations):
-            normal = jax.random.normal(
-                jax.random.fold_in(key, n), (self.replications, 2, self.samples, 3)
-            )
+            normal = jax.random.normal(numbered(key, n), (self.replications, 2, self.samples, 3))
             states, step = _step(algorithm, env, states, normal)
             steps.append(step)
         joined = lambda parts: np.stack(parts, axis=1).astype(float)

@@ -42,6 +42,7 @@ from recollect.collect.compiled import Draws, Episodes
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import ENVIRONMENTS, LQC, AbstractEnv, AbstractOracle, make
 from recollect.estimate.advantages import ExactAdvantages, Returns
+from recollect.keys import numbered_each, stream
 from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import make_policy
 from recollect.report.plot import COLOURS
@@ -171,9 +172,9 @@ def predict_gain(
         )
     check_fit(env, algorithm, policy)
     fresh = dataclasses.replace(algorithm, window=1, fisher_window=1, independent_fisher=False)
-    key_rows, key_columns = jax.random.split(jax.random.key(seed))
-    rows = jax.random.split(key_rows, gradient_batches)
-    columns = jax.random.split(key_columns, fisher_batches)
+    key = jax.random.key(seed)
+    rows = numbered_each(stream(key, "batch"), gradient_batches)
+    columns = numbered_each(stream(key, "fisher batch"), fisher_batches)
     with one_blas_thread():
         problem = traced_numbers((env, fresh, collector))
         steps, metric, environment_steps = jax.block_until_ready(
@@ -385,7 +386,7 @@ class Gain:
         advantages = ExactAdvantages() if draws else Returns()
         discount = float(env.discount) if knows else NPG.discount
         algorithm = NPG(damping=self.damping, advantages=advantages, discount=discount)
-        policy = make_policy(jax.random.key(self.seed), env, None)
+        policy = make_policy(stream(jax.random.key(self.seed), "policy"), env, None)
         if self.iterations:
             policy = train(
                 env,

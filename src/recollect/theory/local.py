@@ -5,6 +5,7 @@ LQC has one parameter, the corridor (`recollect.theory.corridor`) two. What is k
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
@@ -20,6 +21,7 @@ from recollect.algorithms.npg import NPG
 from recollect.checks import check_name
 from recollect.envs import LQC, AbstractOracle, Tabular
 from recollect.estimate.advantages import ExactAdvantages
+from recollect.keys import numbered
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
@@ -227,9 +229,7 @@ def run_all(tasks: Sequence[Task]) -> list[Paths]:
 def _run(task: Task) -> Paths:
     began = time.perf_counter()
     problem = task.problem
-    key = fusing_key(task.seeds[0])
-    for number in task.seeds[1:]:
-        key = jax.random.fold_in(key, number)
+    key = functools.reduce(numbered, task.seeds[1:], fusing_key(task.seeds[0]))
     algorithm = problem.algorithm(task.window, task.ratio, task.decay)
     pair = traced_numbers((algorithm, problem.env))
     settings = (problem.batch, problem.start, task.rates, task.checkpoints)

@@ -33,6 +33,7 @@ from recollect.checks import check_count, check_number
 from recollect.collect.rollout import Rollout
 from recollect.envs import LQC, AbstractOracle, Tabular
 from recollect.estimate.advantages import ExactAdvantages
+from recollect.keys import numbered
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
 from recollect.report.plot import COLOURS
@@ -295,13 +296,13 @@ class Ode:
         paths = []
         for halving, step_size in enumerate(self.step_sizes):
             algorithm = self.algorithm(problem.env, series, float(step_size))
-            key = jax.random.fold_in(jax.random.key(self.seed), halving)
+            key = numbered(jax.random.key(self.seed), halving)
             states = _start(algorithm, problem, self.samples, self.replications)
             pieces = []
             # 2^j · steps updates run as 2^j pieces, so that one compiled program serves all.
             for piece in range(2**halving):
                 normal = jax.random.normal(
-                    jax.random.fold_in(key, piece),
+                    numbered(key, piece),
                     (self.replications, self.steps, 2, self.samples, 3),
                 )
                 states, θ = _advance(algorithm, problem, states, normal)

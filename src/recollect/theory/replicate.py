@@ -28,6 +28,7 @@ from recollect.collect.rollout import Rollout
 from recollect.envs import AbstractOracle
 from recollect.envs.lqc import LQC
 from recollect.estimate.advantages import ExactAdvantages
+from recollect.keys import numbered, numbered_each, stream
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
@@ -191,7 +192,7 @@ def _run(task: tuple[Case, int, int, int, Sequence[int]]) -> Replications:
     began = time.perf_counter()
     problem = traced_numbers((case.algorithm(), LQC(discount=case.discount)))
     last = np.arange(1, checkpoints + 1) * iterations // checkpoints
-    key = functools.reduce(jax.random.fold_in, seeds[1:], fusing_key(seeds[0]))
+    key = functools.reduce(numbered, seeds[1:], fusing_key(seeds[0]))
     start = ShiftPolicy(jnp.array(case.start))
     paths, refused = simulate(problem, case.batch, start, np.ones(replications), last, key)
     return Replications(case, last, paths[..., 0], refused, time.perf_counter() - began)
@@ -223,7 +224,7 @@ def simulate(
     Returns:
         θ at the checkpoints, and how many updates of each run were refused.
     """
-    keys = jax.random.split(key, len(rates))
+    keys = numbered_each(key, len(rates))
     numbers = (
         jnp.array(checkpoints[-1]),
         jnp.array(checkpoints),
@@ -254,9 +255,10 @@ def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
 
     def collect(key, arrays):
         policy = eqx.combine(arrays, rest).policy
-        key_gradient, key_fisher = jax.random.split(key)
-        fisher_batch = draw(key_fisher, policy) if algorithm.independent_fisher else None
-        return draw(key_gradient, policy), fisher_batch
+        fisher_batch = None
+        if algorithm.independent_fisher:
+            fisher_batch = draw(stream(key, "fisher batch"), policy)
+        return draw(stream(key, "batch"), policy), fisher_batch
 
     def step(key, arrays, rate, batch, fisher_batch):
         own = eqx.tree_at(lambda one: one.learning_rate, algorithm, rate)
@@ -266,7 +268,7 @@ def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
 
     def body(n, carry):
         states, refused, paths = carry
-        now = jax.vmap(jax.random.fold_in, (0, None))(keys, n)
+        now = jax.vmap(numbered, (0, None))(keys, n)
         batches = _side_by_side(jax.vmap(collect)(now, states))
         states, failed = jax.vmap(step)(now, _side_by_side(states), rates, *batches)
         parameters = jax.vmap(lambda policy: flatten(policy)[0])(states.policy)
