@@ -713,7 +713,13 @@ def exact_gradient(algorithm, history, policy, env):
     state = algorithm.init(policy, jax.tree.map(lambda x: x[0], history.batches), KEY)
     state = dataclasses.replace(state, history=history)
     rows = recall(history, policy, algorithm.weights)
-    start = Start(state=state, reference=policy, usable=jnp.array(True), rows=rows)
+    start = Start(
+        state=state,
+        stored=state.history,
+        reference=policy,
+        usable=jnp.array(True),
+        rows=rows,
+    )
     return algorithm.scaled(reweighed_gradient(algorithm, start))
 
 

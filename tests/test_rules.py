@@ -26,6 +26,7 @@ from helpers import (
 import recollect as rc
 from recollect.algorithms import ALGORITHMS
 from recollect.algorithms.base import begin, bind, needs_oracle, shared_window
+from recollect.algorithms.narrow import narrow_update
 from recollect.algorithms.natural import estimate_fisher
 from recollect.cli import main
 from recollect.cli.fields import rule_flags, with_rules
@@ -136,12 +137,12 @@ class OneAge(rc.AbstractShares):
         return jnp.where(jnp.arange(len(evidence.rows)) == self.age, 1.0, 0.0)
 
 
-def started(algorithm):
+def started(algorithm, capacity=3):
     """An update's start, with three batches of rather different policies in the window."""
     policies = [random_policy(jax.random.key(i)) for i in range(3)]
     batches = [batch_of(jax.random.key(10 + i), policy) for i, policy in enumerate(policies)]
     state = algorithm.init(policies[-1], batches[0], KEY)
-    history = history_from(policies[:2], batches[:2], capacity=3)
+    history = history_from(policies[:2], batches[:2], capacity=capacity)
     state = dataclasses.replace(state, history=history)
     return begin(algorithm, state, Rollout.of(batches[2]))
 
@@ -210,16 +211,50 @@ def test_another_number_of_ages_compiles_nothing_and_equals_a_shorter_window():
     assert np.abs(two - three).max() > 0
     everything = step(traced_numbers(rc.RPG(window=3)), start, rollout)
     np.testing.assert_allclose(three, everything, atol=1e-6)
-    # Advantages are centred over the whole window; without a baseline nothing else differs.
-    plain = dict(advantages=rc.Returns(baseline="none"))
-    short = rc.RPG(window=2, **plain)
-    state = short.init(start.policy, rollout.batch, KEY)
-    state = dataclasses.replace(state, history=jax.tree.map(lambda x: x[:2], start.history))
-    np.testing.assert_allclose(
-        step(traced_numbers(rc.RPG(window=3, shares=rc.Uniform(2), **plain)), start, rollout),
-        step(traced_numbers(short), state, rollout),
-        atol=1e-6,
-    )
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("rnpg", dict(fisher_window=2)),
+        ("rppo", dict(epochs=2, critic=rc.Critic(epochs=2, widths=(4,)))),
+    ],
+)
+def test_ages_not_in_use_are_kept_and_count_for_nothing(name, settings):
+    make = ALGORITHMS[name]
+    full = make(window=4, **settings)
+    start = started(full, capacity=4).state
+    batch = batch_of(jax.random.key(5), start.policy)
+    after = lambda algorithm, state: narrow_update(algorithm, state, Rollout.of(batch), KEY)
+    jitted = eqx.filter_jit(after)
+    step = lambda algorithm, state: jitted(traced_numbers(algorithm), state)
+    everything, _ = step(full, start)
+    # Two programs serve: of one batch, and of four with one that is left alone.
+    for ages in (1, 3):
+        narrow = dataclasses.replace(full, shares=rc.Uniform(ages))
+        state, info = step(narrow, start)
+        # Stored is what a full window stores, bit for bit.
+        np.testing.assert_array_equal(
+            state.history.batches.mask, np.asarray(everything.history.batches.mask)
+        )
+        np.testing.assert_array_equal(
+            state.history.batches.rewards, np.asarray(everything.history.batches.rewards)
+        )
+        assert (np.asarray(info.ess_by_age) > 0).tolist() == [age < ages for age in range(4)]
+        # The step is that of a window which holds no more.
+        windows = dict(window=ages)
+        if "fisher_window" in settings:
+            windows |= dict(fisher_window=min(ages, settings["fisher_window"]))
+        short = dataclasses.replace(full, **windows)
+        history = jax.tree.map(lambda x, ages=ages: x[:ages], start.history)
+        alone, _ = step(short, dataclasses.replace(start, history=history))
+        θ = parameters(alone.policy)
+        assert np.abs(θ - parameters(start.policy)).max() > 1e-5
+        np.testing.assert_allclose(parameters(state.policy), θ, rtol=1e-4, atol=1e-6)
+        if alone.critic is not None:
+            np.testing.assert_allclose(
+                parameters(state.critic.network), parameters(alone.critic.network), atol=1e-5
+            )
 
 
 def test_rules_that_need_exact_answers_are_bound():

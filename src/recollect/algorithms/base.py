@@ -62,7 +62,7 @@ class Info(eqx.Module):
     refused: Int[Array, ""]
     """0, or an index into `REFUSALS`: the policy was left bit for bit as it was."""
     ess: Float[Array, ""]
-    """Effective sample size of all weights in the history."""
+    """Effective sample size of all weights of the ages in use."""
     ess_by_age: Float[Array, " age"]
     """The same for each age, newest batch first."""
     max_weight: Float[Array, ""]
@@ -247,7 +247,10 @@ class Start(eqx.Module):
     """Where an update starts, once the newest batch has been stored and weighed."""
 
     state: State
-    """The state with the newest batch in its history, and a policy whose statistics include it."""
+    """The state with the newest batch in its history, of which only ages in use hold anything, and
+    a policy whose statistics include it."""
+    stored: History
+    """The history with all ages."""
     reference: AbstractPolicy
     """The policy that the step is measured from."""
     usable: Bool[Array, ""]
@@ -262,9 +265,18 @@ def begin(algorithm: AbstractAlgorithm, state: State, rollout: Rollout) -> Start
     newest = jax.tree.map(lambda x: x[0], history.batches)
     observations = newest.observations.reshape(-1, *newest.observations.shape[2:])
     policy, reference = state.policy.seeing(observations, newest.mask.ravel())
-    state = dataclasses.replace(state, policy=policy, history=history)
-    rows = weigh(algorithm, history, policy)
-    return Start(state=state, reference=reference, usable=usable, rows=rows)
+    used = in_use(algorithm, history)
+    state = dataclasses.replace(state, policy=policy, history=used)
+    rows = weigh(algorithm, used, policy)
+    return Start(state=state, stored=history, reference=reference, usable=usable, rows=rows)
+
+
+def in_use(algorithm: AbstractAlgorithm, history: History) -> History:
+    """The history with nothing in the slots of ages that do not count now."""
+    ages = algorithm.shares.ages_in_use()
+    if ages is None:
+        return history
+    return history.without(jnp.arange(len(history.batches.mask)) >= ages)
 
 
 def weigh(algorithm: AbstractAlgorithm, history: History, policy: AbstractPolicy) -> Rows:
@@ -277,8 +289,8 @@ def estimate_advantages(
     algorithm: AbstractAlgorithm, start: Start
 ) -> tuple[Float[Array, " newest"], Estimates]:
     """Advantages of the newest `window` batches, as rows and with their values and targets."""
-    window = algorithm.window
     packing = start.rows.packing
+    window = min(algorithm.window, len(packing.counts))
     batches = jax.tree.map(lambda x: x[:window], start.state.history.batches)
     log_ratio = packing.unpack(start.rows.log_ratio)[:window]
     estimates = algorithm.advantages(
@@ -379,7 +391,7 @@ def finish(start: Start, refused: Int[Array, ""], **changed: Any) -> State:
     return dataclasses.replace(
         start.state,
         **changed,
-        history=_forget_unusable(start.state.history, start.rows, refused),
+        history=_forget_unusable(start.stored, start.rows, refused),
         iteration=start.state.iteration + 1,
     )
 

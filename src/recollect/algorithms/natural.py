@@ -12,6 +12,7 @@ from recollect.algorithms.base import (
     AbstractAlgorithm,
     Start,
     check_settings,
+    in_use,
     weigh,
 )
 from recollect.batch import Batch
@@ -111,7 +112,8 @@ def estimate_fisher(
             "independent_fisher=True needs a second batch; give the rollout a fisher_batch."
         )
     history, usable = history.push(rollout.fisher_batch, acted, algorithm.weights)
-    window = _uniform(weigh(algorithm, history, start.state.policy), algorithm.windows[1])
+    rows = weigh(algorithm, in_use(algorithm, history), start.state.policy)
+    window = _uniform(rows, algorithm.windows[1])
     return FisherEstimate(
         fisher=algorithm.fisher(window), window=window, history=history, usable=usable
     )

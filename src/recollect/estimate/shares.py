@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from recollect.checks import check_number
 from recollect.estimate.gradient import gradient_by_age
 from recollect.memory.rows import Rows, weight_by_age
 
@@ -33,17 +34,31 @@ class AbstractShares(eqx.Module):
     def __call__(self, evidence: Evidence) -> Float[Array, " age"]:
         """α_j ≥ 0 of every age, which sum to one (or are all zero, where there is no row)."""
 
+    def ages_in_use(self) -> Int[Array, ""] | int | None:
+        """How many of the newest ages count at all, where that is known before any is weighed.
+
+        For this update it is as if no more were stored. None: all may count.
+        """
+        return None
+
 
 class Uniform(AbstractShares):
     """All rows of the window count alike, the paper's choice: α_j = S_j / Σ S."""
 
     newest: int | None = None
-    """Ages that count; all that are stored if not given. Another number compiles nothing anew."""
+    """Ages that count, as if no more were stored; all if not given. Another number compiles nothing
+    anew."""
+
+    def __check_init__(self):
+        if self.newest is not None:
+            remedy = "give how many ages count, or leave it out for all"
+            check_number("newest", self.newest, low=1, remedy=remedy)
+
+    def ages_in_use(self):
+        return self.newest
 
     def __call__(self, evidence):
         rows = evidence.rows
-        if self.newest is not None:
-            rows = jnp.where(jnp.arange(len(rows)) < self.newest, rows, 0)
         return rows / jnp.maximum(rows.sum(), jnp.finfo(rows.dtype).tiny)
 
 

@@ -194,5 +194,11 @@ def _gradient(algorithm, state, history):
     """The policy gradient at a state's policy from another history than its own."""
     state = dataclasses.replace(state, history=history)
     rows = recall(history, state.policy, algorithm.weights)
-    start = Start(state=state, reference=state.policy, usable=jnp.array(True), rows=rows)
+    start = Start(
+        state=state,
+        stored=history,
+        reference=state.policy,
+        usable=jnp.array(True),
+        rows=rows,
+    )
     return reweighed_gradient(algorithm, start)

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from recollect.algorithms import AbstractAlgorithm, State
+from recollect.algorithms.narrow import narrow_update
 from recollect.batch import Batch
 from recollect.collect.rollout import Rollout
 from recollect.policies import AbstractPolicy
@@ -119,7 +120,7 @@ def learn(
     rollout: Rollout,
 ) -> tuple[SeedState, dict[str, Array]]:
     """One seed after an update with what it has collected, and a column of its curves."""
-    state, info = algorithm.update(seed.state, rollout, key)
+    state, info = narrow_update(algorithm, seed.state, rollout, key)
     total = seed.environment_steps + rollout.environment_steps.astype(jnp.int32)
     recent = _latest(jnp.concatenate([seed.recent, rollout.returns.astype(seed.recent.dtype)]))
     # A return that is not finite has reached nothing.
