@@ -12,7 +12,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from recollect.batch import Batch
-from recollect.checks import check_count, check_kind, check_name, check_number
+from recollect.checks import check_count, check_name, check_number
 from recollect.collect.rollout import Rollout
 from recollect.envs.base import AbstractOracle
 from recollect.estimate.advantages import AbstractAdvantages, Estimates, Returns
@@ -23,6 +23,7 @@ from recollect.memory.history import History
 from recollect.memory.rows import Rows, Window, recall
 from recollect.memory.weights import AbstractWeightRule, PolicyRatio
 from recollect.policies import AbstractPolicy
+from recollect.settings import Settings
 from recollect.step.project import AbstractProjection, Unconstrained
 from recollect.tree import all_finite, flatten
 
@@ -73,7 +74,7 @@ class Info(eqx.Module):
     """What the algorithm measures beside that; a module, each of whose fields is a curve."""
 
 
-class AbstractAlgorithm(eqx.Module):
+class AbstractAlgorithm(Settings, eqx.Module):
     """An algorithm is its own configuration.
 
     Floats are traced, so that another number compiles nothing anew; the rest is static.
@@ -181,11 +182,6 @@ def check_settings(algorithm: AbstractAlgorithm) -> None:
     check_count("window", algorithm.window, remedy)
     remedy = "give a discount in [0, 1)"
     check_number("discount", algorithm.discount, low=0, high=1, open_high=True, remedy=remedy)
-    check_kind("advantages", algorithm.advantages, AbstractAdvantages, "GAE(gae_lambda=0.95)")
-    check_kind("critic", algorithm.critic, Critic, "Critic(widths=(64, 64))")
-    check_kind("weights", algorithm.weights, AbstractWeightRule, "PolicyRatio(truncate=2.0)")
-    check_kind("shares", algorithm.shares, AbstractShares, "Uniform()")
-    check_kind("project", algorithm.project, AbstractProjection, "Box(-1.0, 1.0)")
     if isinstance(algorithm, AbstractAscent):
         remedy = "give a step size above 0"
         check_number("learning_rate", algorithm.learning_rate, low=0, open_low=True, remedy=remedy)

@@ -15,7 +15,7 @@ from recollect.algorithms.base import (
     weigh,
 )
 from recollect.batch import Batch
-from recollect.checks import check_count, check_kind, check_number
+from recollect.checks import check_count, check_number
 from recollect.collect.rollout import Rollout
 from recollect.estimate.fisher import AbstractFisherKind, Fisher, ScoreFisher
 from recollect.estimate.shares import Uniform, evidence_of
@@ -64,8 +64,6 @@ def check_natural(algorithm: AbstractNatural) -> None:
         check_count("fisher_window", algorithm.fisher_window, remedy)
     remedy = "give a number above 0, for example 1e-3; the Fisher matrix alone may be singular"
     check_number("damping", algorithm.damping, low=0, open_low=True, remedy=remedy)
-    check_kind("fisher", algorithm.fisher, AbstractFisherKind, "ExpectedFisher()")
-    check_kind("solver", algorithm.solver, AbstractSolver, "ConjugateGradients()")
 
 
 class FisherEstimate(eqx.Module):

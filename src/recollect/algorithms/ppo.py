@@ -4,7 +4,7 @@ Section 5.4 of the paper.
 """
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -30,7 +30,7 @@ from recollect.algorithms.base import (
 )
 from recollect.algorithms.naming import named
 from recollect.algorithms.pg import AscentState
-from recollect.checks import check_count, check_name, check_number
+from recollect.checks import check_count, check_number
 from recollect.estimate.advantages import AbstractAdvantages, VTrace
 from recollect.estimate.gradient import policy_gradient
 from recollect.memory.rows import Rows
@@ -94,7 +94,6 @@ class PPO(AbstractAscent):
 
     def __check_init__(self):
         check_settings(self)
-        check_name("clip_centre", self.clip_centre, get_args(ClipCentre))
         check_count("epochs", self.epochs)
         check_count("minibatch", self.minibatch)
         remedy = "give how far ratios may move, for example 0.2"

@@ -19,7 +19,7 @@ associative scans over time, O(N log T) operations but only log T passes.
 """
 
 import abc
-from typing import Literal, get_args
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -27,10 +27,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from recollect.batch import Batch
-from recollect.checks import check_name, check_number
+from recollect.checks import check_number
 from recollect.envs.base import AbstractOracle
 from recollect.estimate.critic import Values
 from recollect.policies import AbstractPolicy
+from recollect.settings import Settings
 from recollect.tree import where_mask
 
 Baseline = Literal["none", "mean", "linear", "critic"]
@@ -53,7 +54,7 @@ class Estimates(eqx.Module):
     """V(s) before this iteration's fit; None if the baseline has no values."""
 
 
-class AbstractAdvantages(eqx.Module):
+class AbstractAdvantages(Settings, eqx.Module):
     """How advantages under the current policy are estimated."""
 
     @property
@@ -95,9 +96,6 @@ class Returns(AbstractAdvantages):
     window, or the critic."""
     standardise: bool = eqx.field(static=True, default=False)
     """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
-
-    def __check_init__(self):
-        check_name("baseline", self.baseline, get_args(Baseline))
 
     @property
     def needs_critic(self):
@@ -267,7 +265,6 @@ def estimates(
 
 def _check_values(advantages: GAE | VTrace) -> None:
     """Raise unless there are values to build on."""
-    check_name("baseline", advantages.baseline, get_args(Baseline))
     remedy = "give a number in [0, 1]"
     check_number("gae_lambda", advantages.gae_lambda, low=0, high=1, remedy=remedy)
     if advantages.baseline not in ("linear", "critic"):

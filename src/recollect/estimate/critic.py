@@ -5,7 +5,7 @@ latest targets. When the scale of the targets moves, the last layer is rewritten
 does not (van Hasselt et al. 2016, "Learning values across many orders of magnitude").
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from recollect.checks import check_count, check_kind, check_name, check_number
+from recollect.checks import check_count, check_name, check_number
 from recollect.minibatches import sweep
 from recollect.policies.networks import ACTIVATIONS, MLP, Affine, mlp
 from recollect.policies.normaliser import Normaliser, Units
+from recollect.settings import Settings
 from recollect.tree import all_finite, flatten, where_mask
 
 Fit = Literal["batch", "window"]
@@ -39,7 +40,7 @@ class Values(eqx.Module):
         )
 
 
-class Critic(eqx.Module):
+class Critic(Settings, eqx.Module):
     """How the value network is made and fitted; used with `baseline="critic"`."""
 
     widths: tuple[int, ...] = eqx.field(static=True, default=(64, 64))
@@ -54,8 +55,6 @@ class Critic(eqx.Module):
 
     def __check_init__(self):
         check_name("activation", self.activation, ACTIVATIONS)
-        check_name("fit", self.fit, get_args(Fit))
-        check_kind("widths", self.widths, tuple, "(64, 64)")
         for width in self.widths:
             check_count("widths", width)
         check_count("epochs", self.epochs)

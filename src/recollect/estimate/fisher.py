@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from recollect.memory.rows import Window
 from recollect.policies.scores import AbstractScores, expected_score_matrix, fold
+from recollect.settings import Settings
 
 MATRIX_CHUNK = 1024
 """Rows whose scores are written out at a time, so that they stay in cache."""
@@ -79,7 +80,7 @@ class Fisher(eqx.Module):
         return Fisher(self.scores.take(indices), coefficients[indices] / expected, jnp.array(rows))
 
 
-class AbstractFisherKind(eqx.Module):
+class AbstractFisherKind(Settings, eqx.Module):
     """Which estimate of the Fisher matrix is taken."""
 
     @abc.abstractmethod

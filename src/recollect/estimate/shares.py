@@ -11,8 +11,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from recollect.checks import check_number
 from recollect.estimate.gradient import gradient_by_age
 from recollect.memory.rows import Rows, weight_by_age
+from recollect.settings import Settings
 
 
 class Evidence(eqx.Module):
@@ -26,7 +28,7 @@ class Evidence(eqx.Module):
     """The gradient from each age alone; all of them cost as much as one over all rows."""
 
 
-class AbstractShares(eqx.Module):
+class AbstractShares(Settings, eqx.Module):
     """How the shares of the ages are chosen."""
 
     @abc.abstractmethod
@@ -39,6 +41,11 @@ class Uniform(AbstractShares):
 
     newest: int | None = None
     """Ages that count; all that are stored if not given. Another number compiles nothing anew."""
+
+    def __check_init__(self):
+        if self.newest is not None:
+            remedy = "give how many ages count, at least 1"
+            check_number("newest", self.newest, low=1, remedy=remedy)
 
     def __call__(self, evidence):
         rows = evidence.rows

@@ -17,6 +17,7 @@ from recollect.batch import Batch
 from recollect.checks import check_number
 from recollect.envs.base import AbstractOracle
 from recollect.policies import AbstractPolicy
+from recollect.settings import Settings
 
 
 class View(eqx.Module):
@@ -36,7 +37,7 @@ class View(eqx.Module):
     """What the rule remembered, with rows in place of the axes window, episode, time."""
 
 
-class AbstractWeightRule(eqx.Module):
+class AbstractWeightRule(Settings, eqx.Module):
     """How importance weights are made.
 
     A rule of one's own has to say `weights`; the other methods have defaults that suit a rule that

@@ -30,11 +30,12 @@ from recollect.estimate.advantages import VTrace
 from recollect.estimate.critic import Critic
 from recollect.estimate.fisher import ExpectedFisher
 from recollect.policies.architecture import Architecture
+from recollect.settings import Settings, checked
 from recollect.step.solve import Auto, ConjugateGradients
 
 
 @dataclasses.dataclass(frozen=True)
-class Preset:
+class Preset(Settings):
     """All that `train` needs beside the environment."""
 
     algorithm: AbstractAlgorithm
@@ -42,6 +43,7 @@ class Preset:
     policy: Architecture = dataclasses.field(default_factory=Architecture)
 
 
+@checked
 def preset(algorithm: str, env: str) -> Preset:
     """The tuned settings of an algorithm on an environment; its defaults where nothing was tuned.
 

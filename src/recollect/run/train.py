@@ -14,7 +14,8 @@ import numpy as np
 
 from recollect.algorithms import ALGORITHMS, REFUSALS, AbstractAlgorithm
 from recollect.algorithms.base import SIGNAL, bind
-from recollect.checks import check_count, check_kind, check_number
+from recollect.checks import check_count, check_number
+from recollect.collect.compiled import Episodes
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, HostEnv, host, make
 from recollect.policies import AbstractPolicy
@@ -25,6 +26,7 @@ from recollect.run.hosted import HostRun
 from recollect.run.presets import default_collector, preset
 from recollect.run.state import AbstractRun, CorePool, Curves, Limits, RunState, seed_keys
 from recollect.runtime import one_blas_thread, progress_bar, use_compilation_cache
+from recollect.settings import answering, check_type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Training:
         return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, self.policies)
 
 
+@answering
 def train(
     env: Any,
     algorithm: AbstractAlgorithm | str,
@@ -107,7 +110,8 @@ def train(
     algorithm = check_algorithm(algorithm)
     if collector is None:
         collector = default_collector(algorithm)
-    check_kind("collector", collector, AbstractCollector, "Episodes(4) or Steps(8, 64)")
+    check_type("collector", collector, AbstractCollector, Episodes(4))
+    check_type("policy", policy, Start)
     seeds = _seeds(seeds)
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)

@@ -1,6 +1,7 @@
 """Feasible sets Θ: where θ is put back after a step."""
 
 import abc
+from numbers import Real
 
 import equinox as eqx
 import jax
@@ -8,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from recollect.checks import check_number
+from recollect.settings import Settings
 from recollect.tree import Module, split_parameters
 
 
-class AbstractProjection(eqx.Module):
+class AbstractProjection(Settings, eqx.Module):
     """Proj_Θ, the nearest point of a convex set."""
 
     @abc.abstractmethod
@@ -33,8 +35,8 @@ class Box(AbstractProjection):
     high: float
 
     def __check_init__(self):
-        numbers = isinstance(self.low, int | float) and isinstance(self.high, int | float)
-        if numbers and not self.low < self.high:
+        plain = isinstance(self.low, Real) and isinstance(self.high, Real)
+        if plain and not self.low < self.high:
             raise ValueError(
                 f"low={self.low!r} is not below high={self.high!r}; give the bounds of a box in "
                 "that order."

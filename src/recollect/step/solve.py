@@ -27,6 +27,7 @@ from lineax.internal import two_norm
 
 from recollect.checks import check_count, check_number
 from recollect.estimate.fisher import Fisher
+from recollect.settings import Settings
 
 Method = Literal["cholesky", "sample", "cg"]
 Inverse = Callable[[Float[Array, " d"]], Float[Array, " d"]]
@@ -54,7 +55,7 @@ class Solution(eqx.Module):
         return self.residual <= WORST_RESIDUAL
 
 
-class AbstractSolver(eqx.Module):
+class AbstractSolver(Settings, eqx.Module):
     """How the natural gradient is solved for. A solver of one's own has to say `direction`."""
 
     @abc.abstractmethod
