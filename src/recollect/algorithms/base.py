@@ -238,7 +238,7 @@ def initial_state(
     )
 
 
-class Start(eqx.Module):
+class UpdateStart(eqx.Module):
     """Where an update starts, once the newest batch has been stored and weighed."""
 
     state: State
@@ -250,7 +250,7 @@ class Start(eqx.Module):
     rows: Rows
 
 
-def begin(algorithm: AbstractAlgorithm, state: State, rollout: Rollout) -> Start:
+def begin(algorithm: AbstractAlgorithm, state: State, rollout: Rollout) -> UpdateStart:
     """Store the newest batch, take its observations into the statistics, then weigh all there
     is."""
     history, usable = state.history.push(rollout.batch, state.policy, algorithm.weights)
@@ -259,7 +259,7 @@ def begin(algorithm: AbstractAlgorithm, state: State, rollout: Rollout) -> Start
     policy, reference = state.policy.seeing(observations, newest.mask.ravel())
     state = dataclasses.replace(state, policy=policy, history=history)
     rows = weigh(algorithm, history, policy)
-    return Start(state=state, reference=reference, usable=usable, rows=rows)
+    return UpdateStart(state=state, reference=reference, usable=usable, rows=rows)
 
 
 def weigh(algorithm: AbstractAlgorithm, history: History, policy: AbstractPolicy) -> Rows:
@@ -269,7 +269,7 @@ def weigh(algorithm: AbstractAlgorithm, history: History, policy: AbstractPolicy
 
 
 def estimate_advantages(
-    algorithm: AbstractAlgorithm, start: Start
+    algorithm: AbstractAlgorithm, start: UpdateStart
 ) -> tuple[Float[Array, " newest"], Estimates]:
     """Advantages of the newest `window` batches, as rows and with their values and targets."""
     window = algorithm.window
@@ -286,7 +286,7 @@ def estimate_advantages(
 
 
 def refit_critic(
-    algorithm: AbstractAlgorithm, start: Start, estimates: Estimates, key: PRNGKeyArray
+    algorithm: AbstractAlgorithm, start: UpdateStart, estimates: Estimates, key: PRNGKeyArray
 ) -> Values | None:
     """The critic fitted to the targets of the window; it has to follow the advantages."""
     critic = start.state.critic
@@ -305,7 +305,7 @@ def shared_window(
     return rows.window(algorithm.shares(evidence_of(rows, algorithm.window, advantages)))
 
 
-def reweighed_gradient(algorithm: AbstractAlgorithm, start: Start) -> Float[Array, " d"]:
+def reweighed_gradient(algorithm: AbstractAlgorithm, start: UpdateStart) -> Float[Array, " d"]:
     """The gradient that an update would take from there, Equation (3)."""
     advantages, _ = estimate_advantages(algorithm, start)
     return policy_gradient(shared_window(algorithm, start.rows, advantages), advantages)
@@ -335,7 +335,7 @@ def common_failures(usable, gradient, direction, policy) -> list[tuple[int, Bool
 
 
 def describe(
-    start: Start,
+    start: UpdateStart,
     new: AbstractPolicy,
     estimates: Estimates,
     refused: Int[Array, ""],
@@ -368,7 +368,7 @@ def describe(
     )
 
 
-def finish(start: Start, refused: Int[Array, ""], **changed: Any) -> State:
+def finish(start: UpdateStart, refused: Int[Array, ""], **changed: Any) -> State:
     """The state after an update: what has `changed`, and a history without what cannot be used."""
     return dataclasses.replace(
         start.state,

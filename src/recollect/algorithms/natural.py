@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int
 from recollect.algorithms.base import (
     DIRECTION,
     AbstractAlgorithm,
-    Start,
+    UpdateStart,
     check_settings,
     weigh,
 )
@@ -79,7 +79,7 @@ class FisherEstimate(eqx.Module):
 
 def estimate_fisher(
     algorithm: AbstractNatural,
-    start: Start,
+    start: UpdateStart,
     window: Window,
     rollout: Rollout,
     acted: AbstractPolicy,
@@ -126,7 +126,7 @@ def forget_unusable_fisher(history: History | None, refused: Int[Array, ""]) -> 
     return history.without(newest & (refused == DIRECTION))
 
 
-def with_usable(start: Start, usable: Bool[Array, ""]) -> Start:
+def with_usable(start: UpdateStart, usable: Bool[Array, ""]) -> UpdateStart:
     """The start of an update that is refused if either batch could not be stored."""
     return dataclasses.replace(start, usable=start.usable & usable)
 

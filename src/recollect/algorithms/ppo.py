@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from recollect.algorithms.base import (
     MINIBATCH,
     AbstractAscent,
-    Start,
+    UpdateStart,
     begin,
     check_settings,
     common_failures,
@@ -176,7 +176,7 @@ class PPO(AbstractAscent):
     def _surrogate(
         self,
         policy: AbstractPolicy,
-        start: Start,
+        start: UpdateStart,
         advantages: Float[Array, " row"],
         indices: Indices,
         state_weights: Float[Array, " sample"],

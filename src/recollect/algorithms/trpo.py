@@ -12,7 +12,7 @@ from recollect.algorithms.base import (
     SEARCH,
     SIGNAL,
     UNSOLVED,
-    Start,
+    UpdateStart,
     begin,
     common_failures,
     describe,
@@ -182,7 +182,7 @@ class TRPO(AbstractNatural):
 
 
 def _passes(
-    start: Start,
+    start: UpdateStart,
     window: Window,
     advantages: Float[Array, " newest"],
     new: AbstractPolicy,

@@ -333,7 +333,8 @@ def linear_values(
     """Ridge regression of returns on 1, the observation and its products of pairs, as a function
     of observations."""
     features = where_mask(mask, _quadratic(observations))
-    flat, targets = features.reshape(-1, features.shape[-1]), where_mask(mask, returns).reshape(-1)
+    flat = features.reshape(-1, features.shape[-1])
+    targets = where_mask(mask, returns).reshape(-1)
     gram = flat.T @ flat
     penalty = RIDGE * jnp.diagonal(gram) + jnp.finfo(gram.dtype).tiny ** 0.5
     coefficients = jax.scipy.linalg.solve(
@@ -344,10 +345,9 @@ def linear_values(
 
 def _quadratic(observations: Float[Array, "*row feature"]) -> Float[Array, "*row column"]:
     size = observations.shape[-1]
-    rows, columns = (
-        jnp.triu_indices(size) if size <= PRODUCTS_UP_TO else (jnp.arange(size), jnp.arange(size))
-    )
-    products = observations[..., rows] * observations[..., columns]
+    each = jnp.arange(size)
+    first, second = jnp.triu_indices(size) if size <= PRODUCTS_UP_TO else (each, each)
+    products = observations[..., first] * observations[..., second]
     return jnp.concatenate([jnp.ones_like(observations[..., :1]), observations, products], axis=-1)
 
 

@@ -86,17 +86,18 @@ class Critic(Settings, eqx.Module):
         """Least squares on the targets by Adam; the critic as it was if that leads to anything
         that is not finite."""
         newest = mask.shape[1] * mask.shape[2]
-        rows, wanted, real = (
-            observations.reshape(-1, observations.shape[-1]),
-            targets.ravel(),
-            mask.ravel(),
-        )
+        rows = observations.reshape(-1, observations.shape[-1])
+        targets = targets.ravel()
+        real = mask.ravel()
         normaliser = values.normaliser.seeing(rows[:newest], real[:newest])
         if self.fit == "batch":
-            rows, wanted, real = rows[:newest], wanted[:newest], real[:newest]
-        value_units = Units.of(wanted, real)
+            rows = rows[:newest]
+            targets = targets[:newest]
+            real = real[:newest]
+        value_units = Units.of(targets, real)
         network = _in_units(values.network, values.value_units, value_units)
-        inputs, outputs = normaliser(rows), (wanted - value_units.mean) / value_units.spread
+        inputs = normaliser(rows)
+        outputs = (targets - value_units.mean) / value_units.spread
 
         w, unflatten = flatten(network)
 

@@ -67,8 +67,9 @@ class Fisher(eqx.Module):
     def sample(self, rows: int) -> "Fisher":
         """An estimate of F from a few rows, drawn without randomness.
 
-        Rows are taken at even steps along the sum of their importance, half by weight and half by
-        their part in the trace of F: a rare action with a large score must not be missed.
+        Rows are taken at even steps along a cumulated probability, half of which is in proportion
+        to the weight and half to the part in the trace of F: a rare action with a large score must
+        not be missed.
         """
         coefficients = _of_each(self.scores, self.coefficients)
         part = coefficients * self.scores.squared_norms()

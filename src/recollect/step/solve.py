@@ -92,7 +92,7 @@ class AbstractSolver(Settings, eqx.Module):
         """x and its residual, by plain conjugate gradients where rounding has spoilt
         `direction`."""
         direction, steps = self.direction(fisher, gradient, damping, guess)
-        solution = _judged(fisher, gradient, damping, direction, steps)
+        solution = _with_residual(fisher, gradient, damping, direction, steps)
         if fisher.shape[0] == 1:  # A division needs no second try.
             return solution
 
@@ -100,7 +100,7 @@ class AbstractSolver(Settings, eqx.Module):
             # Where both branches run side by side, a system of zeros takes no steps.
             right = jnp.where(solution.solved, 0, gradient)
             direction, steps = conjugate_gradients(fisher, right, damping, *self.limits())
-            return _judged(fisher, gradient, damping, direction, solution.steps + steps)
+            return _with_residual(fisher, gradient, damping, direction, solution.steps + steps)
 
         return lax.cond(solution.solved, lambda: solution, again)
 
@@ -226,7 +226,7 @@ def conjugate_gradients(
     return solution.value * (scale / damping), solution.stats["num_steps"]
 
 
-def _judged(fisher: Fisher, gradient, damping, direction, steps) -> Solution:
+def _with_residual(fisher: Fisher, gradient, damping, direction, steps) -> Solution:
     """The direction with how well it solves the system."""
     norm = jnp.linalg.norm(gradient)
     product = fisher.mv(direction) + damping * direction
@@ -243,7 +243,9 @@ def cheapest(parameters: int, rows: int, rank: int = 1) -> Method:
     the preconditioner, what cartpole took at its hardest. Where each state has `rank` rows,
     products cost as much as with one.
     """
-    dense, factor, layer = 80e6, 25e6, 30e6
+    dense = 80e6
+    factor = 25e6
+    layer = 30e6
     product = 4 * rows / rank * parameters / layer
     cost: dict[Method, float] = {
         "cholesky": 1.5 * rows * parameters**2 / dense + parameters**3 / 3 / factor,

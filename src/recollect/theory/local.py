@@ -86,7 +86,7 @@ class Local:
         """Σ∞ for a window of K."""
         return stationary_covariance(self.drift, self.averaged + self.white / window)
 
-    def algorithm(self, window: int, ratio: Ratio, decay: float) -> NPG:
+    def algorithm(self, window: int, ratio: Ratio, step_decay: float) -> NPG:
         """RNPG as the theorems have it: exact advantages, a fresh batch for F̂, a box for Θ."""
         return RNPG(
             window=window,
@@ -94,7 +94,7 @@ class Local:
             damping=self.damping,
             discount=self.env.discount,
             learning_rate=1.0,
-            step_decay=decay,
+            step_decay=step_decay,
             objective_scale=True,
             advantages=ExactAdvantages(),
             weights=WEIGHT_RULES[ratio](),
@@ -185,7 +185,7 @@ class Task(NamedTuple):
     problem: Local
     window: int
     ratio: Ratio
-    decay: float
+    step_decay: float
     rates: Float[np.ndarray, " replication"]
     """The learning rate of each run."""
     checkpoints: Int[np.ndarray, " checkpoint"]
@@ -230,7 +230,7 @@ def _run(task: Task) -> Paths:
     key = fusing_key(task.seeds[0])
     for number in task.seeds[1:]:
         key = jax.random.fold_in(key, number)
-    algorithm = problem.algorithm(task.window, task.ratio, task.decay)
+    algorithm = problem.algorithm(task.window, task.ratio, task.step_decay)
     pair = traced_numbers((algorithm, problem.env))
     settings = (problem.batch, problem.start, task.rates, task.checkpoints)
     in_pairs = bool(task.checkpoints[-1] >= WORTH_PAIRS)
