@@ -11,7 +11,6 @@ from recollect.algorithms.base import (
     DIRECTION,
     AbstractAlgorithm,
     UpdateStart,
-    check_settings,
     weigh,
 )
 from recollect.batch import Batch
@@ -39,6 +38,13 @@ class AbstractNatural(AbstractAlgorithm):
     solver: AbstractSolver = Auto()
     """How the direction is solved for."""
 
+    def __check_init__(self):
+        if self.fisher_window is not None:
+            remedy = "give the number of iterations to reuse, or leave it out to take window"
+            check_count("fisher_window", self.fisher_window, remedy)
+        remedy = "give a number above 0, for example 1e-3; the Fisher matrix alone may be singular"
+        check_number("damping", self.damping, low=0, open_low=True, remedy=remedy)
+
     @property
     def windows(self) -> tuple[int, int]:
         """(K₁, K₂)."""
@@ -54,16 +60,6 @@ class AbstractNatural(AbstractAlgorithm):
         if not self.independent_fisher:
             return None
         return History.empty(batch, self.windows[1], self.weights)
-
-
-def check_natural(algorithm: AbstractNatural) -> None:
-    """Raise on settings that no natural direction could come from."""
-    check_settings(algorithm)
-    if algorithm.fisher_window is not None:
-        remedy = "give the number of iterations to reuse, or leave it out to take window"
-        check_count("fisher_window", algorithm.fisher_window, remedy)
-    remedy = "give a number above 0, for example 1e-3; the Fisher matrix alone may be singular"
-    check_number("damping", algorithm.damping, low=0, open_low=True, remedy=remedy)
 
 
 class FisherEstimate(eqx.Module):

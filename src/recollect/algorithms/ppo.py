@@ -13,12 +13,11 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
     MINIBATCH,
-    AbstractAscent,
     UpdateStart,
     begin,
-    check_settings,
     common_failures,
     describe,
     estimate_advantages,
@@ -66,6 +65,11 @@ class PPO(AbstractAscent):
     out. `clip_centre="current"` clips around π_n(a|s) / μ(a|s) instead, the ratio that the update
     begins with, so that every sample has the same room to move (Queeney et al. 2021, "Generalized
     proximal policy optimization with sample reuse").
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.PPO(clip=0.1, epochs=4).window
+        1
     """
 
     advantages: AbstractAdvantages = VTrace(standardise=True)
@@ -93,7 +97,6 @@ class PPO(AbstractAscent):
     """A longer gradient of a minibatch is scaled down to this Euclidean norm."""
 
     def __check_init__(self):
-        check_settings(self)
         check_count("epochs", self.epochs)
         check_count("minibatch", self.minibatch)
         remedy = "give how far ratios may move, for example 0.2"
@@ -214,6 +217,12 @@ RPPO = named(
     "RPPO",
     PPO,
     """PPO that reuses the last `window` iterations.
+
+    Args:
+        settings: the fields of `PPO`, by name.
+
+    Returns:
+        A `PPO`.
 
     Example:
         >>> import recollect as rc

@@ -226,6 +226,9 @@ def chain(
         slip: probability of moving the other way.
         max_steps: steps after which an episode is truncated.
 
+    Returns:
+        A finite MDP with exact answers.
+
     Example:
         >>> from recollect import chain
         >>> chain(length=3, slip=0.0).transitions[:, 1].tolist()  # action 1
@@ -260,6 +263,9 @@ def gridworld(
         discount: γ, in [0, 1).
         slip: probability that the move is one of the four drawn uniformly instead.
         max_steps: steps after which an episode is truncated.
+
+    Returns:
+        A finite MDP with exact answers.
 
     Example:
         >>> from recollect import gridworld
@@ -305,6 +311,9 @@ def garnet(
         branching: successors of each (state, action), at most `states`.
         discount: γ, in [0, 1).
         max_steps: steps after which an episode is truncated.
+
+    Returns:
+        A finite MDP with exact answers.
 
     Example:
         >>> from recollect import garnet

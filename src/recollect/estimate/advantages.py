@@ -45,7 +45,15 @@ LARGEST_LOG_RATIO = 80.0
 
 
 class Estimates(eqx.Module):
-    """What the window says of its transitions; zero in padding."""
+    """What the window says of its transitions; zero in padding.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> rewards = jnp.ones((1, 2, 3))  # window, episode, time
+        >>> rc.Estimates(advantages=rewards, targets=rewards).values is None
+        True
+    """
 
     advantages: Float[Array, "window episode time"]
     targets: Float[Array, "window episode time"]
@@ -55,7 +63,21 @@ class Estimates(eqx.Module):
 
 
 class AbstractAdvantages(Settings, eqx.Module):
-    """How advantages under the current policy are estimated."""
+    """How advantages under the current policy are estimated.
+
+    Example:
+        The reward of the step itself, of which nothing but the mean is subtracted.
+
+        >>> import recollect as rc
+        >>> class Immediate(rc.AbstractAdvantages):
+        ...     needs_critic = False
+        ...
+        ...     def __call__(self, batches, policy, discount, log_ratio, critic=None):
+        ...         advantages = batches.rewards - batches.rewards.mean(where=batches.mask)
+        ...         return rc.Estimates(advantages=advantages, targets=batches.rewards)
+        >>> rc.RPG(advantages=Immediate()).advantages
+        Immediate()
+    """
 
     @property
     @abc.abstractmethod
@@ -115,7 +137,13 @@ class Returns(AbstractAdvantages):
 
 
 class GAE(AbstractAdvantages):
-    """Generalised advantage estimation, GAE(λ), as if the current policy had acted."""
+    """Generalised advantage estimation, GAE(λ), as if the current policy had acted.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.PPO(advantages=rc.GAE(gae_lambda=0.9, standardise=True)).advantages.needs_critic
+        True
+    """
 
     baseline: Baseline = eqx.field(static=True, default="critic")
     """Where values come from: the `critic`, or a `linear` quadratic fit over the window."""
@@ -189,7 +217,13 @@ class VTrace(AbstractAdvantages):
 
 
 class ExactAdvantages(AbstractAdvantages):
-    """A^π(s, a) of the current policy, where the environment knows it."""
+    """A^π(s, a) of the current policy, where the environment knows it.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG(discount=0.5, advantages=rc.ExactAdvantages()).advantages.needs_critic
+        False
+    """
 
     standardise: bool = eqx.field(static=True, default=False)
     """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""

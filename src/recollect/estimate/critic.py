@@ -41,7 +41,16 @@ class Values(eqx.Module):
 
 
 class Critic(Settings, eqx.Module):
-    """How the value network is made and fitted; used with `baseline="critic"`."""
+    """How the value network is made and fitted; used with `baseline="critic"`.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> values = rc.Critic(widths=(8,)).init(jax.random.key(0), observation_size=4)
+        >>> values(jnp.ones((5, 4))).shape
+        (5,)
+    """
 
     widths: tuple[int, ...] = eqx.field(static=True, default=(64, 64))
     activation: str = eqx.field(static=True, default="tanh")

@@ -21,7 +21,23 @@ from recollect.settings import Settings
 
 
 class View(eqx.Module):
-    """What a weight rule sees: one row for each stored transition, newest batch first."""
+    """What a weight rule sees: one row for each stored transition, newest batch first.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> view = rc.View(
+        ...     policy=rc.ShiftPolicy(jnp.array(2.0)),
+        ...     observations=jnp.zeros((2, 1)),
+        ...     actions=jnp.zeros((2, 1)),
+        ...     log_ratio=jnp.array([0.0, 1.5]),
+        ...     age=jnp.array([0, 1]),
+        ...     mask=jnp.array([True, True]),
+        ...     memory=None,
+        ... )
+        >>> rc.PolicyRatio(truncate=2.0).weights(view).round(3).tolist()
+        [1.0, 2.0]
+    """
 
     policy: AbstractPolicy
     """π, the current policy."""
@@ -42,6 +58,17 @@ class AbstractWeightRule(Settings, eqx.Module):
 
     A rule of one's own has to say `weights`; the other methods have defaults that suit a rule that
     looks at nothing but the view.
+
+    Example:
+        Old transitions count as if they were new.
+
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> class NoCorrection(rc.AbstractWeightRule):
+        ...     def weights(self, view):
+        ...         return jnp.ones_like(view.log_ratio)
+        >>> rc.RNPG(weights=NoCorrection()).weights
+        NoCorrection()
     """
 
     def init(self, batches: Batch) -> Any:

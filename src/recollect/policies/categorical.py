@@ -227,6 +227,9 @@ def softmax_policy(
         widths: sizes of the hidden layers.
         activation: `relu`, `tanh` or `silu`.
 
+    Returns:
+        A policy to start from.
+
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
@@ -255,6 +258,9 @@ def multi_softmax_policy(
         counts: number of actions of each choice.
         widths: sizes of the hidden layers.
         activation: `relu`, `tanh` or `silu`.
+
+    Returns:
+        A policy to start from.
 
     Example:
         >>> import jax
@@ -289,6 +295,9 @@ def grid_softmax_policy(
         widths: sizes of the hidden layers.
         activation: `relu`, `tanh` or `silu`.
 
+    Returns:
+        A policy to start from.
+
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
@@ -312,6 +321,9 @@ def tabular_softmax_policy(observation_size: int, action_count: int) -> Policy:
         observation_size: number of states.
         action_count: number of actions.
 
+    Returns:
+        A policy to start from.
+
     Example:
         >>> import jax
         >>> from recollect import tabular_softmax_policy
@@ -332,6 +344,9 @@ def tabular_direct_policy(observation_size: int, action_count: int) -> Policy:
     Args:
         observation_size: number of states.
         action_count: number of actions.
+
+    Returns:
+        A policy to start from.
 
     Example:
         >>> import jax

@@ -192,6 +192,9 @@ def gaussian_policy(
         activation: `relu`, `tanh` or `silu`.
         log_std: logarithm of the initial standard deviation.
 
+    Returns:
+        A policy to start from.
+
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
@@ -226,6 +229,9 @@ def squashed_gaussian_policy(
         activation: `relu`, `tanh` or `silu`.
         log_std: logarithm of the initial standard deviation before squashing. At 0, the standard
             deviation of actions is 0.63 times half the range.
+
+    Returns:
+        A policy to start from.
 
     Example:
         >>> import jax

@@ -36,7 +36,13 @@ from recollect.step.solve import Auto, ConjugateGradients
 
 @dataclasses.dataclass(frozen=True)
 class Preset(Settings):
-    """All that `train` needs beside the environment."""
+    """All that `train` needs beside the environment.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.Preset(rc.RNPG(window=4), rc.Episodes(2)).policy.widths
+        (32,)
+    """
 
     algorithm: AbstractAlgorithm
     collector: AbstractCollector
@@ -50,6 +56,9 @@ def preset(algorithm: str, env: str) -> Preset:
     Args:
         algorithm: its name, for example `"rtrpo"`.
         env: name of the environment, for example `"Hopper-v5"`.
+
+    Returns:
+        The algorithm, what it collects, and the policy that it starts from.
 
     Example:
         >>> import recollect as rc

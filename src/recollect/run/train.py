@@ -34,6 +34,21 @@ class Training:
     """What training gives back.
 
     Arrays in `curves` have the axes seed, iteration and are NaN after a seed has stopped.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import numpy as np
+        >>> import recollect as rc
+        >>> run = rc.Training(
+        ...     policies=jax.vmap(rc.ShiftPolicy)(jnp.array([0.5, 0.25])),
+        ...     seeds=(0, 1),
+        ...     curves={"return_mean": np.array([[-9.0, -4.0], [-8.0, -3.0]])},
+        ...     clock=np.array([0.1, 0.2]),
+        ...     compile_seconds=1.0,
+        ... )
+        >>> float(run.policy(1).shift), run.curves["return_mean"][:, -1].tolist()
+        (0.25, [-4.0, -3.0])
     """
 
     policies: AbstractPolicy

@@ -22,14 +22,27 @@ class AbstractProjection(Settings, eqx.Module):
 
 
 class Unconstrained(AbstractProjection):
-    """Θ is everything."""
+    """Θ is everything.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG().project
+        Unconstrained()
+    """
 
     def __call__(self, policy: Module) -> Module:
         return policy
 
 
 class Box(AbstractProjection):
-    """low ≤ θ_i ≤ high for every i."""
+    """low ≤ θ_i ≤ high for every i.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> float(rc.Box(-1.0, 1.0)(rc.ShiftPolicy(jnp.array(3.0))).shift)
+        1.0
+    """
 
     low: float
     high: float
@@ -47,7 +60,14 @@ class Box(AbstractProjection):
 
 
 class Ball(AbstractProjection):
-    """‖θ‖₂ ≤ radius."""
+    """‖θ‖₂ ≤ radius.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> float(rc.Ball(1.5)(rc.ShiftPolicy(jnp.array(-3.0))).shift)
+        -1.5
+    """
 
     radius: float
 
@@ -67,6 +87,11 @@ class Simplex(AbstractProjection):
 
     A floor above zero keeps every action possible, so that importance weights exist (assumption
     A.1.5).
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.VNPG(discount=0.9, project=rc.Simplex(floor=0.01)).project.floor
+        0.01
     """
 
     floor: float = 1e-3

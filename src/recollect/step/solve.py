@@ -39,7 +39,15 @@ WORST_RESIDUAL = 0.5
 
 
 class Solution(eqx.Module):
-    """x, and how well it solves the system."""
+    """x, and how well it solves the system.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> product = jnp.array([1.0, 0.0])
+        >>> bool(rc.Solution(product / 2, product, jnp.array(0.01), jnp.array(5)).solved)
+        True
+    """
 
     direction: Float[Array, " d"]
     product: Float[Array, " d"]
@@ -56,7 +64,19 @@ class Solution(eqx.Module):
 
 
 class AbstractSolver(Settings, eqx.Module):
-    """How the natural gradient is solved for. A solver of one's own has to say `direction`."""
+    """How the natural gradient is solved for. A solver of one's own has to say `direction`.
+
+    Example:
+        The plain gradient, for comparison.
+
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> class Plain(rc.AbstractSolver):
+        ...     def direction(self, fisher, gradient, damping, guess):
+        ...         return gradient, jnp.zeros((), jnp.int32)
+        >>> rc.RNPG(solver=Plain()).solver
+        Plain()
+    """
 
     @abc.abstractmethod
     def direction(
@@ -106,7 +126,13 @@ class AbstractSolver(Settings, eqx.Module):
 
 
 class Cholesky(AbstractSolver):
-    """Write the d×d matrix out and factor it."""
+    """Write the d×d matrix out and factor it.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG(solver=rc.Cholesky()).solver
+        Cholesky()
+    """
 
     def direction(self, fisher, gradient, damping, guess):
         del guess
@@ -114,7 +140,13 @@ class Cholesky(AbstractSolver):
 
 
 class SampleSpace(AbstractSolver):
-    """Factor the N×N matrix that the Woodbury identity leads to, for few rows."""
+    """Factor the N×N matrix that the Woodbury identity leads to, for few rows.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG(solver=rc.SampleSpace()).solver
+        SampleSpace()
+    """
 
     def direction(self, fisher, gradient, damping, guess):
         del guess
@@ -123,7 +155,13 @@ class SampleSpace(AbstractSolver):
 
 
 class ConjugateGradients(AbstractSolver):
-    """Products with F only, preconditioned by a direct solve on a few rows."""
+    """Products with F only, preconditioned by a direct solve on a few rows.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RTRPO(solver=rc.ConjugateGradients(tolerance=1e-3)).solver.max_steps
+        100
+    """
 
     tolerance: float = 1e-2
     """Relative residual at which they stop."""
