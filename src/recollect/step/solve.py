@@ -261,7 +261,8 @@ def conjugate_gradients(
     )
     operator = symmetric(lambda y: fisher.mv(y) / damping + y)
     solution = lx.linear_solve(operator, right, method, options=options, throw=False)
-    return solution.value * (scale / damping), solution.stats["num_steps"]
+    # In double precision Lineax counts in 64 bits; everything here counts in 32.
+    return solution.value * (scale / damping), solution.stats["num_steps"].astype(jnp.int32)
 
 
 def _with_residual(fisher: Fisher, gradient, damping, direction, steps) -> Solution:
