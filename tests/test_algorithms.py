@@ -22,7 +22,7 @@ from helpers import (
 )
 
 from recollect.algorithms import PG, PPO, REFUSALS, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
-from recollect.algorithms.base import Start, begin, bind, reweighed_gradient
+from recollect.algorithms.base import UpdateStart, begin, bind, reweighed_gradient
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import Rollout
 from recollect.envs import LQC, CartPole, garnet
@@ -713,7 +713,7 @@ def exact_gradient(algorithm, history, policy, env):
     state = algorithm.init(policy, jax.tree.map(lambda x: x[0], history.batches), KEY)
     state = dataclasses.replace(state, history=history)
     rows = recall(history, policy, algorithm.weights)
-    start = Start(
+    start = UpdateStart(
         state=state,
         stored=state.history,
         reference=policy,

@@ -11,7 +11,10 @@ import pytest
 
 from recollect import cli
 from recollect.algorithms import ALGORITHMS
+from recollect.cli.shared import parse
+from recollect.cli.training import _training
 from recollect.envs import ENVIRONMENTS
+from recollect.run.presets import default_collector
 from recollect.theory import EXPERIMENTS, Gain, Ode
 from recollect.theory.findings import panels
 from recollect.theory.gain import Prediction, Reusable
@@ -27,6 +30,12 @@ def recollect(*words, cwd=None):
         text=True,
         cwd=cwd,
     )
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_python_and_the_command_line_start_from_the_same_collector(name):
+    chosen, _ = parse(_training(name, ["Chain"]), ["Chain"], "recollect train")
+    assert chosen.collector == default_collector(ALGORITHMS[name]())
 
 
 def in_one_process(*commands, cwd=None):

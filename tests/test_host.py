@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FlattenObservation, TimeLimit
 from hosted_envs import ACTIONS, BAD, OBSERVATIONS, Anything, Counting, Spoiled, killed
 
 from recollect import EnvironmentFailure, Episodes, Steps, host, make, train
@@ -389,6 +390,26 @@ def test_an_infinite_return_reaches_no_target():
             Rich, VPG(), collector=Steps(2, 64), policy=PLAIN, iterations=6, target_return=1e4
         )
     assert np.isfinite(run.curves["environment_steps"]).sum() == 6
+
+
+@pytest.mark.parametrize(
+    ("factory", "limit"),
+    [
+        (Counting, None),
+        (lambda: gym.make("MountainCar-v0"), 200),
+        (lambda: TimeLimit(Counting(), 7), 7),
+        (lambda: FlattenObservation(TimeLimit(FlattenObservation(Counting()), 7)), 7),
+        (lambda: TimeLimit(gym.make("MountainCar-v0"), 7), 7),
+        (lambda: TimeLimit(gym.make("MountainCar-v0"), 500), 200),
+    ],
+)
+def test_a_time_limit_inside_a_factory_is_seen(factory, limit):
+    assert host(factory).max_steps == limit
+
+
+def test_whole_episodes_are_as_long_as_the_time_limit_inside_a_factory():
+    run = train(lambda: TimeLimit(gym.make("MountainCar-v0"), 7), VPG(), iterations=1)
+    assert run.curves["length_mean"] == 7
 
 
 @pytest.mark.parametrize(

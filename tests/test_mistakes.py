@@ -4,11 +4,15 @@ The expressions run in a process of their own, as a user's would: without the ty
 pytest adds.
 """
 
+import inspect
 import json
 import subprocess
 import sys
 
 import pytest
+
+import recollect as rc
+from recollect.settings import FOREIGN
 
 PREAMBLE = """
 import json, sys
@@ -63,21 +67,29 @@ MISTAKES = {
     "VPG(optimizer='adm')": ["did you mean 'adam'"],
     "VPG(optimizer='adam:zero')": ["optimizer='adam:zero'", "adam:0.01"],
     "VPG(optimizer='sgd:0.1')": ["optimizer='sgd:0.1'"],
-    "RNPG(fisher='expected')": ["fisher='expected'", "ExpectedFisher()"],
-    "RNPG(weights='truncated')": ["weights='truncated'", "PolicyRatio(truncate=2.0)"],
-    "RNPG(advantages='gae')": ["advantages='gae'", "GAE("],
+    "RNPG(fisher='expected')": ["fisher='expected'", "ExpectedFisher"],
+    "RNPG(weights='truncated')": ["weights='truncated'", "PolicyRatio()"],
+    "RNPG(advantages='gae')": ["advantages='gae'", "GAE"],
     "RNPG(advantages=GAE)": ["advantages=GAE is a class", "GAE()"],
-    "RNPG(solver='cg')": ["solver='cg'", "ConjugateGradients()"],
+    "RNPG(solver='cg')": ["solver='cg'", "ConjugateGradients"],
     "RNPG(shares=3)": ["shares=3", "Uniform()"],
-    "RNPG(project='box')": ["project='box'", "Box("],
+    "RNPG(project='box')": ["project='box'", "Box"],
     "RNPG(critic=64)": ["critic=64", "Critic("],
-    "Architecture(widths=64)": ["widths=64", "(64, 64)"],
+    "Architecture(widths=64)": ["widths=64", "a tuple of whole numbers", "(32,)"],
+    "Architecture(widths=[64, 64])": ["widths=[64, 64]", "a tuple of whole numbers"],
+    "Architecture(activation='rellu')": ["did you mean 'relu'"],
+    "Architecture(points=1)": ["points=1", "at least 2"],
+    "Architecture(log_std=float('inf'))": ["log_std=inf", "finite"],
+    "Architecture(normalise='yes')": ["normalise='yes'", "True or False"],
     "Critic(widths=64)": ["widths=64", "(64, 64)"],
     "train(short, RNPG, iterations=1)": ["algorithm=RNPG is not yet made", "RNPG()"],
     "train(short, NPG, iterations=1)": ["algorithm=NPG is not yet made", "NPG()"],
     "train(short, 3, iterations=1)": ["algorithm=3", "'rnpg'"],
     "train(short, 'rnpq', iterations=1)": ["did you mean 'rnpg'"],
-    "train(short, VPG(), collector=4, iterations=1)": ["collector=4", "Episodes(4)"],
+    "train(short, VPG(), collector=4, iterations=1)": ["collector=4", "Episodes()"],
+    "train(short, VPG(), collector=Steps, iterations=1)": ["collector=Steps is a class", "Steps()"],
+    "train(short, VPG(), policy='mlp', iterations=1)": ["policy='mlp'", "Architecture"],
+    "train(3, VPG(), iterations=1)": ["env=3", "a function that makes one"],
     "Returns(baseline='meen')": ["baseline='meen'", "did you mean 'mean'"],
     "GAE(baseline='mean')": ["GAE needs values", "baseline='mean'", "baseline='critic'"],
     "GAE(gae_lambda=1.5)": ["gae_lambda=1.5", "[0, 1]"],
@@ -134,7 +146,22 @@ MISTAKES = {
     "train(LQC(), VPG(discount_states=True, discount=0.5, advantages=ExactAdvantages()), "
     "collector=Draws(6), iterations=1)": ["discount_states=True would discount twice"],
     "Box(1.0, -1.0)": ["low=1.0", "high=-1.0"],
+    "Box('a', 1.0)": ["low='a'", "not a number"],
+    "Box(np.float32(1), np.float32(-1))": ["low=", "not below"],
     "Ball(0.0)": ["radius=0.0"],
+    "Ball([1.0])": ["radius=[1.0]", "not a number"],
+    "Uniform(newest=0)": ["newest=0", "at least 1"],
+    "Uniform(newest=2.5)": ["newest=2.5", "whole number"],
+    "VPG(optimizer=3)": ["optimizer=3", "'sgd'"],
+    "VPG(discount_states=1)": ["discount_states=1", "True or False"],
+    "RNPG(damping=np.array([0.1, 0.2]))": ["damping=", "not a number"],
+    "ConjugateGradients(preconditioner_rows=2.5)": ["preconditioner_rows=2.5", "whole number"],
+    "ExactAdvantages(oracle=3)": ["oracle=3", "LQC"],
+    "Preset('rnpg', Episodes(4))": ["algorithm='rnpg'"],
+    "chain(length='3')": ["length='3'", "whole number"],
+    "make(3)": ["name=3", "string"],
+    "softmax_policy(key, 4, 2, widths=64)": ["widths=64", "(32,)"],
+    "gaussian_policy(key, 4, 1, log_std='wide')": ["log_std='wide'", "not a number"],
     "Simplex(1.0)": ["floor=1.0"],
     "train(short, VPG())": ["iterations=None", "at least one"],
     "train(short, VPG(), iterations=0)": ["iterations=0"],
@@ -177,10 +204,38 @@ MISTAKES = {
 }
 
 
+UNKNOWN = {
+    "RNPG(gamma=0.9)": "RNPG has no gamma; here it is discount.",
+    "VPG(lr=0.1)": "VPG has no lr; here it is learning_rate.",
+    "TRPO(cg_damping=0.1)": "TRPO has no cg_damping; here it is damping.",
+    "RTRPO(gae_lambda=0.9)": "RTRPO has no gae_lambda; here it is advantages=GAE(gae_lambda=0.95).",
+    "PPO(clip_range=0.2)": "PPO has no clip_range; here it is clip.",
+    "PPO(n_epochs=4)": "PPO has no n_epochs; here it is epochs.",
+    "PPO(batch_size=64)": "PPO has no batch_size; here it is minibatch.",
+    "RPPO(n_steps=64)": "here it is train(..., collector=Steps(copies=8, steps=64)).",
+    "PPO(ent_coef=0.1)": "PPO has no ent_coef; here it is entropy.",
+    "PPO(max_grad_norm=1.0)": "PPO has no max_grad_norm; here it is max_gradient_norm.",
+    "Critic(hidden_sizes=(64,))": "Critic has no hidden_sizes; here it is widths.",
+    "Architecture(net_arch=(64,))": "Architecture has no net_arch; here it is widths.",
+    "train(short, VPG(), total_timesteps=9)": "here it is environment_steps.",
+    "RNPG(dampng=0.1)": "RNPG has no dampng; did you mean damping?",
+    "VPG(clip=0.1)": "VPG has no clip; it takes discount, ",
+    "make('CartPole-v1', max_step=9)": "CartPole has no max_step; did you mean max_steps?",
+    "make('Pendulum-v1', engine='gymnasium', max_step=9)": "did you mean max_steps?",
+    "VNPG(window=3)": "VNPG reuses nothing",
+}
+"""Names of arguments that are not ours; Python's own kind of error for these is a TypeError."""
+
+
 NUMPY = [
     "train(short, RNPG(window=np.int64(3), damping=np.float32(0.1)), iterations=np.int64(2), "
     "seeds=np.arange(2))",
     "train(short, VPG(learning_rate=np.float64(0.1)), iterations=1, seeds=np.int64(2))",
+    "RNPG(damping=np.array(0.1), discount_states=np.bool_(True))",
+    "RNPG(damping=jnp.array(0.1))",
+    "Architecture(widths=(np.int64(8),), points=np.int64(3))",
+    "grid_softmax_policy(key, 3, ((-1.0, 1.0),), points=np.int64(3))",
+    "Uniform(newest=np.int64(2))",
 ]
 
 
@@ -198,7 +253,7 @@ def messages():
     )
     result = subprocess.run(
         [sys.executable, "-c", program],
-        input=json.dumps([*MISTAKES, *NUMPY]),
+        input=json.dumps([*MISTAKES, *UNKNOWN, *NUMPY]),
         capture_output=True,
         text=True,
         check=True,
@@ -218,3 +273,21 @@ def test_mistake_is_named(expression, messages):
     assert message.startswith("ValueError: "), message
     for words in MISTAKES[expression]:
         assert words in message
+
+
+@pytest.mark.parametrize("expression", UNKNOWN)
+def test_unknown_name_is_answered(expression, messages):
+    message = messages[expression]
+    assert message.startswith("TypeError: "), message
+    assert UNKNOWN[expression] in message
+
+
+@pytest.mark.parametrize("answer", sorted({one for ours in FOREIGN.values() for one in ours}))
+def test_translations_exist(answer):
+    """What foreign names are answered with can be given to something public."""
+    public = {name: getattr(rc, name) for name in rc.__all__ if name != "EnvironmentFailure"}
+    takes = {name for one in public.values() for name in inspect.signature(one).parameters}
+    name, _, value = answer.removeprefix("train(..., ").partition("=")
+    assert name.partition(",")[0] in takes
+    if answer.endswith(")") and answer[0] != "t":
+        eval(value, public)

@@ -152,3 +152,12 @@ def test_what_one_method_cannot_solve_another_tries():
     assert not np.linalg.norm(gradient - product) <= 0.5 * np.linalg.norm(gradient)
     assert solution.steps > 0
     assert solution.residual < np.linalg.norm(gradient - product) / np.linalg.norm(gradient)
+
+
+@pytest.mark.parametrize("solver", [Cholesky(), SampleSpace(), ConjugateGradients()])
+def test_solvers_run_in_double_precision(solver):
+    with jax.enable_x64(True):
+        fisher, gradient = _fisher_and_gradient(20)
+        solution = solve(solver, fisher, gradient, 1e-2)
+    assert solution.direction.dtype == np.float64
+    assert solution.steps.dtype == np.int32

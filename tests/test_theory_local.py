@@ -377,7 +377,7 @@ def test_both_on_the_command_line(tmp_path, capsys):
         (lambda: Process(cases=()), "cases=() is empty"),
         (lambda: Process(cases=(("LQC", 0),)), "cases=0"),
         (lambda: Process(replications=7), "replications=7"),
-        (lambda: Process(decay=1.0), "decay=1.0"),
+        (lambda: Process(step_decay=1.0), "step_decay=1.0"),
         (lambda: Process(longest=0.0), "longest=0.0"),
         (lambda: Process(level=1.0), "level=1.0"),
         (lambda: Process(iterations=50), "iterations=50"),

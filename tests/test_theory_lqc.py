@@ -30,7 +30,7 @@ from recollect.theory.normality import (
     variance_interval,
 )
 from recollect.theory.replicate import Case, replicate
-from recollect.theory.reuse import Fisher, Rate
+from recollect.theory.reuse import FisherReuse, Rate
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_theory_on_the_command_line(tmp_path, capsys):
 def test_rate_and_fisher_report_one_row_for_each_case():
     rate = Rate(windows=(2,), replications=50, iterations=200).run()
     assert [row["window"] for row in rate.rows] == [2]
-    fisher = Fisher(fisher_windows=(2,), window=2, replications=50, iterations=200).run()
+    fisher = FisherReuse(fisher_windows=(2,), window=2, replications=50, iterations=200).run()
     assert [(row["fisher_window"], row["samples"]) for row in fisher.rows] == [
         (2, "independent"),
         (2, "the same"),
@@ -244,12 +244,12 @@ def test_rate_and_fisher_report_one_row_for_each_case():
         (lambda: lqc.asymptotic_variance(5, 1, discount=1.0), "discount=1.0"),
         (lambda: Normality(cases=((0, 1),)), "batch=0"),
         (lambda: Normality(cases=()), "cases="),
-        (lambda: Normality(decay=0.4), "decay=0.4"),
+        (lambda: Normality(step_decay=0.4), "step_decay=0.4"),
         (lambda: Normality(start=9.0), "start=9.0"),
         (lambda: Normality(replications=3), "replications=3"),
         (lambda: Normality(plot_every=0), "plot_every=0"),
         (lambda: Rate(windows=()), "windows="),
-        (lambda: Fisher(fisher_windows=(0,)), "window 0=0"),
+        (lambda: FisherReuse(fisher_windows=(0,)), "window 0=0"),
     ],
 )
 def test_impossible_settings_are_explained(make, says):

@@ -215,7 +215,7 @@ def test_verdict_on_the_bias_follows_the_simulation(monkeypatch):
         (Bias, dict(windows=()), ["windows=()", "give a window"]),
         (Bias, dict(step_sizes=(0.1, -0.1, 0.2, 0.3)), ["step_sizes=-0.1", "above 0"]),
         (Bias, dict(iterations=19), ["iterations=19", "20"]),
-        (Bias, dict(decay=0.0), ["decay=0.0", "step sizes differ"]),
+        (Bias, dict(step_decay=0.0), ["step_decay=0.0", "step sizes differ"]),
         (Bias, dict(samples=30), ["samples=30", "give fewer samples"]),
     ],
 )

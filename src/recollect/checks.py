@@ -85,26 +85,3 @@ def check_name(
     hint = f"did you mean {known[near[0]]!r}? " if near else ""
     listed = ", ".join([*map(repr, names), *([source] if source else [])])
     raise ValueError(f"{field}={value!r} is unknown; {hint}choose from {listed}.")
-
-
-def check_kind(field: str, value, kind: type, example: str) -> None:
-    """Raise unless `value` is an instance of `kind`.
-
-    Args:
-        field: name of the argument.
-        value: what was given.
-        kind: what it has to be.
-        example: of such a value, as one writes it.
-
-    Example:
-        >>> from recollect.checks import check_kind
-        >>> check_kind("widths", 64, tuple, "(64, 64)")
-        Traceback (most recent call last):
-        ValueError: widths=64 is not understood; give for example (64, 64).
-    """
-    if isinstance(value, kind):
-        return
-    if isinstance(value, type) and issubclass(value, kind):
-        name = value.__name__
-        raise ValueError(f"{field}={name} is a class; call it, for example {name}().")
-    raise ValueError(f"{field}={value!r} is not understood; give for example {example}.")

@@ -876,14 +876,14 @@ SOLVING = [
         ),
         (
             "the residual is that without damping",
-            "_judged",
+            "_with_residual",
             "fisher.mv(direction) + damping * direction",
             "fisher.mv(direction)",
             "all_methods_agree",
         ),
         (
             "the residual is not relative",
-            "_judged",
+            "_with_residual",
             "jnp.linalg.norm(gradient - product) / jnp.where(norm > 0, norm, 1)",
             "jnp.linalg.norm(gradient - product)",
             "all_methods_agree",
@@ -1372,8 +1372,8 @@ THEORY = [
         (
             "LQC: errors are not scaled by √α",
             "Replications.errors",
-            "** (-self.case.decay / 2)",
-            "** (-self.case.decay)",
+            "** (-self.case.step_decay / 2)",
+            "** (-self.case.step_decay)",
             "errors_of_small_runs_have_the_variance_of_theorem_2",
         ),
         (
@@ -2013,10 +2013,10 @@ LOCAL = [
             "verdict_on_the_process_follows_the_runs",
         ),
         (
-            "near θ̄: `+ 1) ** -float(decay)` becomes `+ 1) ** -float(decay / 2)`",
+            "near θ̄: `+ 1) ** -float(step_decay)` becomes `+ 1) ** -float(step_decay / 2)`",
             "even_in_time",
-            "+ 1) ** -float(decay)",
-            "+ 1) ** -float(decay / 2)",
+            "+ 1) ** -float(step_decay)",
+            "+ 1) ** -float(step_decay / 2)",
             "moments_are_even_in_interpolated_time",
         ),
         (

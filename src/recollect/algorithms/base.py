@@ -2,17 +2,16 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from recollect.batch import Batch
-from recollect.checks import check_count, check_kind, check_name, check_number
+from recollect.checks import check_count, check_number
 from recollect.collect.rollout import Rollout
 from recollect.envs.base import AbstractOracle
 from recollect.estimate.advantages import AbstractAdvantages, Estimates, Returns
@@ -24,6 +23,7 @@ from recollect.memory.history import History
 from recollect.memory.rows import Rows, Window, recall
 from recollect.memory.weights import AbstractWeightRule, PolicyRatio
 from recollect.policies import AbstractPolicy
+from recollect.settings import Settings
 from recollect.step.project import AbstractProjection, Unconstrained
 from recollect.tree import all_finite, flatten
 
@@ -45,7 +45,14 @@ BATCH, GRADIENT, DIRECTION, PARAMETERS, SEARCH, UNSOLVED, MINIBATCH, SIGNAL = ra
 
 
 class State(eqx.Module):
-    """What the next update needs."""
+    """What the next update needs.
+
+    Example:
+        >>> import dataclasses
+        >>> import recollect as rc
+        >>> [field.name for field in dataclasses.fields(rc.State)]
+        ['policy', 'critic', 'history', 'iteration', 'own']
+    """
 
     policy: AbstractPolicy
     critic: Values | None
@@ -57,7 +64,16 @@ class State(eqx.Module):
 
 
 class Info(eqx.Module):
-    """What a reader wants to see of an update. What was not measured is None."""
+    """What a reader wants to see of an update. What was not measured is None.
+
+    Example:
+        Each figure is a curve of a run, as `run.curves["kl"]`.
+
+        >>> import dataclasses
+        >>> import recollect as rc
+        >>> [field.name for field in dataclasses.fields(rc.Info)][:5]
+        ['refused', 'ess', 'ess_by_age', 'max_weight', 'kl']
+    """
 
     refused: Int[Array, ""]
     """0, or an index into `REFUSALS`: the policy was left bit for bit as it was."""
@@ -74,10 +90,18 @@ class Info(eqx.Module):
     """What the algorithm measures beside that; a module, each of whose fields is a curve."""
 
 
-class AbstractAlgorithm(eqx.Module):
+class AbstractAlgorithm(Settings, eqx.Module):
     """An algorithm is its own configuration.
 
     Floats are traced, so that another number compiles nothing anew; the rest is static.
+    `examples/vmpo.py` is an algorithm of one's own.
+
+    Example:
+        >>> import dataclasses
+        >>> import recollect as rc
+        >>> algorithm = rc.RNPG(window=5)
+        >>> dataclasses.replace(algorithm, discount=0.9).discount
+        0.9
     """
 
     window: int = eqx.field(static=True, default=1)
@@ -98,6 +122,12 @@ class AbstractAlgorithm(eqx.Module):
     project: AbstractProjection = Unconstrained()
     """Feasible set of θ."""
 
+    def __check_init__(self):
+        remedy = "give the number of iterations to reuse; 1 is the vanilla algorithm"
+        check_count("window", self.window, remedy)
+        remedy = "give a discount in [0, 1)"
+        check_number("discount", self.discount, low=0, high=1, open_high=True, remedy=remedy)
+
     @abc.abstractmethod
     def init(self, policy: AbstractPolicy, batch: Batch, key: PRNGKeyArray) -> State:
         """The state before the first update.
@@ -113,93 +143,15 @@ class AbstractAlgorithm(eqx.Module):
         """One step with what `state.policy` has just collected."""
 
 
-class AbstractAscent(AbstractAlgorithm):
-    """An algorithm that moves θ by a step size along what its optimizer makes of a direction."""
-
-    learning_rate: float | Callable[[Int[Array, ""]], Float[Array, ""]] = 0.01
-    """α: a number, or (in Python) an Optax schedule of the iteration."""
-    step_decay: float = 0.0
-    """β: the step size in iteration n = 1, 2, … is α n^−β."""
-    optimizer: str | optax.GradientTransformation = eqx.field(static=True, default="sgd")
-    """`sgd`, `adam`, `adam:EPSILON`, or (in Python) any Optax transformation that descends; α
-    multiplies its updates."""
-    objective_scale: bool = eqx.field(static=True, default=False)
-    """Multiply the gradient by 1/(1 − γ): with `discount_states`, or with independent draws, it
-    then estimates ∇η as the paper defines it and not (1 − γ)∇η."""
-
-    def rate(self, iteration: Int[Array, ""]) -> Float[Array, ""]:
-        """α_n, for `iteration` = n − 1."""
-        rate = self.learning_rate
-        if callable(rate):
-            rate = rate(iteration)
-        return rate * (iteration + 1.0) ** -self.step_decay
-
-    def transformation(self) -> optax.GradientTransformation:
-        """The optimizer itself."""
-        return (
-            parse_optimizer(self.optimizer) if isinstance(self.optimizer, str) else self.optimizer
-        )
-
-    def scaled(self, gradient: Float[Array, "*d"]) -> Float[Array, "*d"]:
-        """The gradient in the scale of the objective, if asked for."""
-        return gradient / (1 - self.discount) if self.objective_scale else gradient
-
-    def ascend(
-        self, state: State, optimizer: optax.OptState, direction: Float[Array, " d"]
-    ) -> tuple[AbstractPolicy, optax.OptState]:
-        """Proj(θ + α_n x), and the optimizer after it."""
-        θ, unflatten = flatten(state.policy)
-        updates, optimizer = self.transformation().update(-direction, optimizer, θ)
-        step = self.rate(state.iteration).astype(θ.dtype) * jnp.asarray(updates)
-        return self.project(unflatten(θ + step)), optimizer
-
-
 Algorithm = TypeVar("Algorithm", bound=AbstractAlgorithm)
-
-
-def parse_optimizer(text: str) -> optax.GradientTransformation:
-    """`sgd`, `adam`, or `adam:EPSILON`.
-
-    The epsilon that Adam adds to its denominator lets steps shrink with gradients smaller than it.
-    """
-    name, _, epsilon = text.partition(":")
-    check_name("optimizer", name, ("sgd", "adam"))
-    try:
-        number = float(epsilon or 1e-8)
-    except ValueError:
-        number = -1.0
-    if not 0 < number < float("inf") or (name == "sgd" and epsilon):
-        raise ValueError(
-            f"optimizer={text!r} is not understood; give sgd, adam or adam:EPSILON, for example "
-            "adam:0.01."
-        )
-    return optax.sgd(1.0) if name == "sgd" else optax.adam(1.0, eps=number)
-
-
-def check_settings(algorithm: AbstractAlgorithm) -> None:
-    """Raise on settings that no update could work with."""
-    remedy = "give the number of iterations to reuse; 1 is the vanilla algorithm"
-    check_count("window", algorithm.window, remedy)
-    remedy = "give a discount in [0, 1)"
-    check_number("discount", algorithm.discount, low=0, high=1, open_high=True, remedy=remedy)
-    check_kind("advantages", algorithm.advantages, AbstractAdvantages, "GAE(gae_lambda=0.95)")
-    check_kind("critic", algorithm.critic, Critic, "Critic(widths=(64, 64))")
-    check_kind("weights", algorithm.weights, AbstractWeightRule, "PolicyRatio(truncate=2.0)")
-    check_kind("shares", algorithm.shares, AbstractShares, "Uniform()")
-    check_kind("project", algorithm.project, AbstractProjection, "Box(-1.0, 1.0)")
-    if isinstance(algorithm, AbstractAscent):
-        remedy = "give a step size above 0"
-        check_number("learning_rate", algorithm.learning_rate, low=0, open_low=True, remedy=remedy)
-        remedy = "give the exponent of n^-step_decay, 0 for a constant step size"
-        check_number("step_decay", algorithm.step_decay, low=0, remedy=remedy)
-        if isinstance(algorithm.optimizer, str):
-            parse_optimizer(algorithm.optimizer)
 
 
 def bind(algorithm: Algorithm, oracle: AbstractOracle) -> Algorithm:
     """The algorithm whose rules have an environment's exact answers, if they ask for them.
 
-    A rule asks by a field `oracle`.
+    Args:
+        algorithm: a rule of which asks by a field `oracle`.
+        oracle: the environment.
     """
     asks = lambda node: hasattr(node, "oracle")
     nothing = lambda node: node is None
@@ -243,7 +195,7 @@ def initial_state(
     )
 
 
-class Start(eqx.Module):
+class UpdateStart(eqx.Module):
     """Where an update starts, once the newest batch has been stored and weighed."""
 
     state: State
@@ -258,9 +210,14 @@ class Start(eqx.Module):
     rows: Rows
 
 
-def begin(algorithm: AbstractAlgorithm, state: State, rollout: Rollout) -> Start:
-    """Store the newest batch, take its observations into the statistics, then weigh all there
-    is."""
+def begin(algorithm: AbstractAlgorithm, state: State, rollout: Rollout) -> UpdateStart:
+    """Store the newest batch, take its observations into the statistics, then weigh all there is.
+
+    Args:
+        algorithm: the settings.
+        state: before the update.
+        rollout: what `state.policy` has collected.
+    """
     history, usable = state.history.push(rollout.batch, state.policy, algorithm.weights)
     newest = jax.tree.map(lambda x: x[0], history.batches)
     observations = newest.observations.reshape(-1, *newest.observations.shape[2:])
@@ -268,7 +225,7 @@ def begin(algorithm: AbstractAlgorithm, state: State, rollout: Rollout) -> Start
     used = in_use(algorithm, history)
     state = dataclasses.replace(state, policy=policy, history=used)
     rows = weigh(algorithm, used, policy)
-    return Start(state=state, stored=history, reference=reference, usable=usable, rows=rows)
+    return UpdateStart(state=state, stored=history, reference=reference, usable=usable, rows=rows)
 
 
 def in_use(algorithm: AbstractAlgorithm, history: History) -> History:
@@ -286,9 +243,13 @@ def weigh(algorithm: AbstractAlgorithm, history: History, policy: AbstractPolicy
 
 
 def estimate_advantages(
-    algorithm: AbstractAlgorithm, start: Start
+    algorithm: AbstractAlgorithm, start: UpdateStart
 ) -> tuple[Float[Array, " newest"], Estimates]:
-    """Advantages of the newest `window` batches, as rows and with their values and targets."""
+    """Advantages of the newest `window` batches.
+
+    Returns:
+        The advantages as rows, and the estimates with values and targets as they were made.
+    """
     packing = start.rows.packing
     window = min(algorithm.window, len(packing.counts))
     batches = jax.tree.map(lambda x: x[:window], start.state.history.batches)
@@ -303,9 +264,16 @@ def estimate_advantages(
 
 
 def refit_critic(
-    algorithm: AbstractAlgorithm, start: Start, estimates: Estimates, key: PRNGKeyArray
+    algorithm: AbstractAlgorithm, start: UpdateStart, estimates: Estimates, key: PRNGKeyArray
 ) -> Values | None:
-    """The critic fitted to the targets of the window; it has to follow the advantages."""
+    """The critic fitted to the targets of the window; None if there is none.
+
+    Args:
+        algorithm: the settings.
+        start: holds the critic as it is.
+        estimates: which therefore have to be made first.
+        key: of the order of minibatches.
+    """
     critic = start.state.critic
     if critic is None:
         return None
@@ -323,7 +291,7 @@ def shared_window(
     return rows.window(algorithm.shares(evidence_of(rows, algorithm.window, advantages)))
 
 
-def reweighed_gradient(algorithm: AbstractAlgorithm, start: Start) -> Float[Array, " d"]:
+def reweighed_gradient(algorithm: AbstractAlgorithm, start: UpdateStart) -> Float[Array, " d"]:
     """The gradient that an update would take from there, Equation (3)."""
     advantages, _ = estimate_advantages(algorithm, start)
     return policy_gradient(shared_window(algorithm, start.rows, advantages), advantages)
@@ -331,6 +299,11 @@ def reweighed_gradient(algorithm: AbstractAlgorithm, start: Start) -> Float[Arra
 
 def keep_or_revert(old, new, failures: Sequence[tuple[int, Bool[Array, ""]]]):
     """`new`, or `old` bit for bit if there is a failure.
+
+    Args:
+        old: pytree of what the update began with.
+        new: the same after it.
+        failures: pairs of an index into `REFUSALS` and whether that has happened.
 
     Returns:
         One of both, and the first failure's index into `REFUSALS`, or 0.
@@ -353,7 +326,7 @@ def common_failures(usable, gradient, direction, policy) -> list[tuple[int, Bool
 
 
 def describe(
-    start: Start,
+    start: UpdateStart,
     new: AbstractPolicy,
     estimates: Estimates,
     refused: Int[Array, ""],
@@ -386,8 +359,14 @@ def describe(
     )
 
 
-def finish(start: Start, refused: Int[Array, ""], **changed: Any) -> State:
-    """The state after an update: what has `changed`, and a history without what cannot be used."""
+def finish(start: UpdateStart, refused: Int[Array, ""], **changed: Any) -> State:
+    """The state after an update, whose history is without what cannot be used.
+
+    Args:
+        start: where it started.
+        refused: why it was refused, or 0.
+        changed: fields of the state that the update has changed.
+    """
     return dataclasses.replace(
         start.state,
         **changed,

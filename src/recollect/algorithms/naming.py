@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec
 
 from recollect.algorithms.base import Algorithm
+from recollect.settings import check_names
 
 Parameters = ParamSpec("Parameters")
 
@@ -29,6 +30,7 @@ def named(
                     f"{name} reuses nothing, so {field}={kwargs[field]!r} cannot be given; "
                     f"{name.replace('V', 'R', 1)} takes it."
                 )
+        check_names(name, kwargs, signature.parameters)
         return kind(**{**settings, **kwargs})  # pyright: ignore[reportCallIssue]
 
     def parameter(one: inspect.Parameter) -> inspect.Parameter:
@@ -37,7 +39,8 @@ def named(
 
     asked = inspect.signature(kind).parameters.values()
     shown = [parameter(one) for one in asked if not (vanilla and one.name in settings)]
-    make.__signature__ = inspect.Signature(shown)  # pyright: ignore[reportAttributeAccessIssue]
+    signature = inspect.Signature(shown)
+    make.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
     make.__name__ = make.__qualname__ = name
     make.__doc__ = about
     return make

@@ -10,13 +10,12 @@ from jaxtyping import Array, Bool, Int
 from recollect.algorithms.base import (
     DIRECTION,
     AbstractAlgorithm,
-    Start,
-    check_settings,
+    UpdateStart,
     in_use,
     weigh,
 )
 from recollect.batch import Batch
-from recollect.checks import check_count, check_kind, check_number
+from recollect.checks import check_count, check_number
 from recollect.collect.rollout import Rollout
 from recollect.estimate.fisher import AbstractFisherKind, Fisher, ScoreFisher
 from recollect.estimate.shares import Uniform, evidence_of
@@ -40,6 +39,13 @@ class AbstractNatural(AbstractAlgorithm):
     solver: AbstractSolver = Auto()
     """How the direction is solved for."""
 
+    def __check_init__(self):
+        if self.fisher_window is not None:
+            remedy = "give the number of iterations to reuse, or leave it out to take window"
+            check_count("fisher_window", self.fisher_window, remedy)
+        remedy = "give a number above 0, for example 1e-3; the Fisher matrix alone may be singular"
+        check_number("damping", self.damping, low=0, open_low=True, remedy=remedy)
+
     @property
     def windows(self) -> tuple[int, int]:
         """(K₁, K₂)."""
@@ -57,18 +63,6 @@ class AbstractNatural(AbstractAlgorithm):
         return History.empty(batch, self.windows[1], self.weights)
 
 
-def check_natural(algorithm: AbstractNatural) -> None:
-    """Raise on settings that no natural direction could come from."""
-    check_settings(algorithm)
-    if algorithm.fisher_window is not None:
-        remedy = "give the number of iterations to reuse, or leave it out to take window"
-        check_count("fisher_window", algorithm.fisher_window, remedy)
-    remedy = "give a number above 0, for example 1e-3; the Fisher matrix alone may be singular"
-    check_number("damping", algorithm.damping, low=0, open_low=True, remedy=remedy)
-    check_kind("fisher", algorithm.fisher, AbstractFisherKind, "ExpectedFisher()")
-    check_kind("solver", algorithm.solver, AbstractSolver, "ConjugateGradients()")
-
-
 class FisherEstimate(eqx.Module):
     """The Fisher matrix, and what was needed for it."""
 
@@ -82,7 +76,7 @@ class FisherEstimate(eqx.Module):
 
 def estimate_fisher(
     algorithm: AbstractNatural,
-    start: Start,
+    start: UpdateStart,
     window: Window,
     rollout: Rollout,
     acted: AbstractPolicy,
@@ -130,7 +124,7 @@ def forget_unusable_fisher(history: History | None, refused: Int[Array, ""]) -> 
     return history.without(newest & (refused == DIRECTION))
 
 
-def with_usable(start: Start, usable: Bool[Array, ""]) -> Start:
+def with_usable(start: UpdateStart, usable: Bool[Array, ""]) -> UpdateStart:
     """The start of an update that is refused if either batch could not be stored."""
     return dataclasses.replace(start, usable=start.usable & usable)
 

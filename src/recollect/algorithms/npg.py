@@ -9,9 +9,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
     UNSOLVED,
-    AbstractAscent,
     begin,
     common_failures,
     describe,
@@ -25,7 +25,6 @@ from recollect.algorithms.base import (
 from recollect.algorithms.naming import named
 from recollect.algorithms.natural import (
     AbstractNatural,
-    check_natural,
     estimate_fisher,
     forget_unusable_fisher,
     with_usable,
@@ -65,10 +64,12 @@ class NPG(AbstractAscent, AbstractNatural):
     """θ ← Proj(θ + α (F̂ + εI)⁻¹ ∇̂η(θ)), Equation (6).
 
     Gradient and Fisher matrix each have a window of their own.
-    """
 
-    def __check_init__(self):
-        check_natural(self)
+    Example:
+        >>> import recollect as rc
+        >>> rc.NPG(window=5) == rc.RNPG(window=5)
+        True
+    """
 
     def init(self, policy, batch, key):
         θ, _ = flatten(policy)
@@ -121,6 +122,12 @@ VNPG = named(
     NPG,
     """Vanilla natural policy gradient: only the current iteration's trajectories.
 
+    Args:
+        settings: the fields of `NPG`, by name.
+
+    Returns:
+        An `NPG`.
+
     Example:
         >>> import recollect as rc
         >>> rc.VNPG(damping=0.01).windows
@@ -135,6 +142,12 @@ RNPG = named(
     """Natural policy gradient that reuses the last `window` iterations.
 
     The Fisher matrix reuses the last `fisher_window`, as many as the gradient if not given.
+
+    Args:
+        settings: the fields of `NPG`, by name.
+
+    Returns:
+        An `NPG`.
 
     Example:
         >>> import recollect as rc

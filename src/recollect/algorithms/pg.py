@@ -6,10 +6,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
-    AbstractAscent,
     begin,
-    check_settings,
     common_failures,
     describe,
     estimate_advantages,
@@ -41,10 +40,13 @@ class GradientInfo(eqx.Module):
 
 
 class PG(AbstractAscent):
-    """θ ← Proj(θ + α ∇̂η(θ)), the gradient averaged over the last `window` iterations."""
+    """θ ← Proj(θ + α ∇̂η(θ)), the gradient averaged over the last `window` iterations.
 
-    def __check_init__(self):
-        check_settings(self)
+    Example:
+        >>> import recollect as rc
+        >>> rc.PG(window=4, learning_rate=0.05) == rc.RPG(window=4, learning_rate=0.05)
+        True
+    """
 
     def init(self, policy, batch, key):
         own = AscentState(optimizer=self.transformation().init(flatten(policy)[0]))
@@ -74,6 +76,12 @@ VPG = named(
     PG,
     """Vanilla policy gradient: only the current iteration's trajectories.
 
+    Args:
+        settings: the fields of `PG`, by name.
+
+    Returns:
+        A `PG`.
+
     Example:
         >>> import recollect as rc
         >>> rc.VPG(learning_rate=0.05).window
@@ -85,6 +93,12 @@ RPG = named(
     "RPG",
     PG,
     """Policy gradient that reuses the last `window` iterations.
+
+    Args:
+        settings: the fields of `PG`, by name.
+
+    Returns:
+        A `PG`.
 
     Example:
         >>> import recollect as rc

@@ -4,7 +4,7 @@ Section 5.4 of the paper.
 """
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -13,12 +13,11 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
     MINIBATCH,
-    AbstractAscent,
-    Start,
+    UpdateStart,
     begin,
-    check_settings,
     common_failures,
     describe,
     estimate_advantages,
@@ -30,7 +29,7 @@ from recollect.algorithms.base import (
 )
 from recollect.algorithms.naming import named
 from recollect.algorithms.pg import AscentState
-from recollect.checks import check_count, check_name, check_number
+from recollect.checks import check_count, check_number
 from recollect.estimate.advantages import AbstractAdvantages, VTrace
 from recollect.estimate.gradient import policy_gradient
 from recollect.keys import stream
@@ -67,6 +66,11 @@ class PPO(AbstractAscent):
     out. `clip_centre="current"` clips around π_n(a|s) / μ(a|s) instead, the ratio that the update
     begins with, so that every sample has the same room to move (Queeney et al. 2021, "Generalized
     proximal policy optimization with sample reuse").
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.PPO(clip=0.1, epochs=4).window
+        1
     """
 
     advantages: AbstractAdvantages = VTrace(standardise=True)
@@ -94,8 +98,6 @@ class PPO(AbstractAscent):
     """A longer gradient of a minibatch is scaled down to this Euclidean norm."""
 
     def __check_init__(self):
-        check_settings(self)
-        check_name("clip_centre", self.clip_centre, get_args(ClipCentre))
         check_count("epochs", self.epochs)
         check_count("minibatch", self.minibatch)
         remedy = "give how far ratios may move, for example 0.2"
@@ -182,7 +184,7 @@ class PPO(AbstractAscent):
     def _surrogate(
         self,
         policy: AbstractPolicy,
-        start: Start,
+        start: UpdateStart,
         advantages: Float[Array, " row"],
         indices: Indices,
         state_weights: Float[Array, " sample"],
@@ -220,6 +222,12 @@ RPPO = named(
     "RPPO",
     PPO,
     """PPO that reuses the last `window` iterations.
+
+    Args:
+        settings: the fields of `PPO`, by name.
+
+    Returns:
+        A `PPO`.
 
     Example:
         >>> import recollect as rc

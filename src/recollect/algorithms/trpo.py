@@ -12,7 +12,7 @@ from recollect.algorithms.base import (
     SEARCH,
     SIGNAL,
     UNSOLVED,
-    Start,
+    UpdateStart,
     begin,
     common_failures,
     describe,
@@ -26,7 +26,6 @@ from recollect.algorithms.base import (
 from recollect.algorithms.naming import named
 from recollect.algorithms.natural import (
     AbstractNatural,
-    check_natural,
     estimate_fisher,
     forget_unusable_fisher,
     with_usable,
@@ -86,6 +85,11 @@ class TRPO(AbstractNatural):
     improves the surrogate, Σ c_i A_i π(a_i|s_i) / π_n(a_i|s_i) over the window, where c_i are the
     importance weights of the gradient over their denominator. `trust_region.py` tells over which
     states the KL is taken.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.TRPO(target_kl=0.02, damping=0.1).window
+        1
     """
 
     advantages: AbstractAdvantages = VTrace(standardise=True)
@@ -104,7 +108,6 @@ class TRPO(AbstractNatural):
     """By what it multiplies the step each time."""
 
     def __check_init__(self):
-        check_natural(self)
         remedy = "give the largest KL of a step, for example 0.01"
         check_number("target_kl", self.target_kl, low=0, open_low=True, remedy=remedy)
         remedy = "give the exponent of n^-radius_decay, 0 for a constant radius"
@@ -182,7 +185,7 @@ class TRPO(AbstractNatural):
 
 
 def _passes(
-    start: Start,
+    start: UpdateStart,
     window: Window,
     advantages: Float[Array, " newest"],
     new: AbstractPolicy,
@@ -206,6 +209,12 @@ RTRPO = named(
     """TRPO that reuses the last `window` iterations.
 
     The Fisher matrix reuses the last `fisher_window`, as many as the gradient if not given.
+
+    Args:
+        settings: the fields of `TRPO`, by name.
+
+    Returns:
+        A `TRPO`.
 
     Example:
         >>> import recollect as rc

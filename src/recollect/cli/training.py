@@ -89,7 +89,8 @@ def train_one(name: str, flags: list[str], words: list[str]) -> int:
 def compare(flags: list[str], words: list[str]) -> int:
     """`recollect compare`."""
     comparison, unknown = parse(Comparison, flags, "recollect compare", strict=False)
-    trainings, known = {}, set()
+    trainings = {}
+    known = set()
     for name in comparison.algorithms:
         kind = _training(name, flags)
         chosen, foreign = parse(kind, [comparison.env, *unknown], "recollect compare", strict=False)
@@ -185,7 +186,8 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
     )
 
     limitless = run.iterations is None and run.environment_steps is None
-    runs, stopped = {}, None
+    runs = {}
+    stopped = None
     for name, algorithm in algorithms.items():
         try:
             runs[name] = train(

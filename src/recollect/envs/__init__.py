@@ -13,6 +13,7 @@ from recollect.envs.mdp_file import load_mdp
 from recollect.envs.mountain_car import MountainCarContinuous
 from recollect.envs.pendulum import Pendulum
 from recollect.envs.tabular import Tabular, chain, garnet, gridworld
+from recollect.settings import checked
 
 ENVIRONMENTS = {
     "CartPole-v1": CartPole,
@@ -28,6 +29,7 @@ ENVIRONMENTS = {
 """Constructor of each compiled environment. All take `max_steps`, the last four also `discount`."""
 
 
+@checked
 def make(
     name: str, *, engine: str = "auto", workers: bool = False, **settings
 ) -> AbstractEnv | HostEnv:

@@ -12,6 +12,7 @@ import equinox as eqx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
 from recollect.checks import check_count
+from recollect.settings import Settings
 
 
 class Actions(eqx.Module):
@@ -65,7 +66,7 @@ class Step(eqx.Module):
     truncated: Bool[Array, ""]
 
 
-class AbstractEnv(eqx.Module):
+class AbstractEnv(Settings, eqx.Module):
     """A compiled environment, for one copy; callers `vmap`.
 
     A state is a pytree of arrays and includes the number of steps since its episode began, from

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import gymnasium as gym
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from recollect.checks import check_name
 from recollect.envs.base import Actions, check_max_steps
@@ -28,6 +29,7 @@ from recollect.envs.vectors import (
     described,
     quiet,
 )
+from recollect.settings import checked
 
 Engine = Literal["auto", "compiled", "gymnasium", "envpool"]
 ENGINES = get_args(Engine)
@@ -167,6 +169,7 @@ class _Maker:
         return self.env.make_checked(self.copy)
 
 
+@checked
 def host(
     source: Any, *, name: str | None = None, max_steps: int | None = None, workers: bool = False
 ) -> HostEnv:
@@ -218,7 +221,7 @@ def host(
     # Both raise if the space is not supported.
     encoder(observation_space)
     actions_of(action_space)
-    own_limit = None if first.spec is None else first.spec.max_episode_steps
+    own_limit = _time_limit(first)
     if own_limit is not None:
         check_max_steps(own_limit)
     return HostEnv(
@@ -233,6 +236,7 @@ def host(
     )
 
 
+@checked
 def host_by_name(
     name: str, engine: str, max_steps: int | None = None, workers: bool = False
 ) -> HostEnv:
@@ -272,8 +276,23 @@ class _ById:
         return gym.make(self.name, max_episode_steps=self.max_steps, disable_env_checker=True)
 
 
+def _time_limit(env: Any) -> int | None:
+    """Steps after which an environment or a vector truncates episodes by itself, if it does."""
+    limits = [] if env.spec is None else [env.spec.max_episode_steps]
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def _made(name: str, factory: Callable[[], gym.Env]) -> gym.Env:
     """A copy from the factory, with an error that says what is wrong if there is none."""
+    if not callable(factory):
+        raise ValueError(
+            f"env={factory!r} is neither an environment nor a function that makes one; "
+            "give for example lambda: gymnasium.make('Hopper-v5')."
+        )
     try:
         env = factory()
     except DependencyNotInstalled as error:

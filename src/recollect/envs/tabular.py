@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from recollect.checks import check_count, check_number
 from recollect.envs.base import AbstractOracle, Actions, Step, check_max_steps
+from recollect.settings import checked
 from recollect.tree import flatten
 
 
@@ -209,6 +210,7 @@ def _check_distribution(field: str, values: Array) -> None:
         )
 
 
+@checked
 def chain(
     length: int = 5, discount: float = 0.9, slip: float = 0.1, max_steps: int = 100
 ) -> Tabular:
@@ -223,6 +225,9 @@ def chain(
         discount: γ, in [0, 1).
         slip: probability of moving the other way.
         max_steps: steps after which an episode is truncated.
+
+    Returns:
+        A finite MDP with exact answers.
 
     Example:
         >>> from recollect import chain
@@ -243,6 +248,7 @@ def chain(
     return Tabular(transitions, rewards, np.full(length, 1 / length), discount, max_steps)
 
 
+@checked
 def gridworld(
     width: int = 4, height: int = 4, discount: float = 0.95, slip: float = 0.1, max_steps: int = 100
 ) -> Tabular:
@@ -257,6 +263,9 @@ def gridworld(
         discount: γ, in [0, 1).
         slip: probability that the move is one of the four drawn uniformly instead.
         max_steps: steps after which an episode is truncated.
+
+    Returns:
+        A finite MDP with exact answers.
 
     Example:
         >>> from recollect import gridworld
@@ -281,6 +290,7 @@ def gridworld(
     return Tabular(transitions, rewards, np.eye(width * height)[0], discount, max_steps)
 
 
+@checked
 def garnet(
     seed: int = 0,
     states: int = 10,
@@ -301,6 +311,9 @@ def garnet(
         branching: successors of each (state, action), at most `states`.
         discount: γ, in [0, 1).
         max_steps: steps after which an episode is truncated.
+
+    Returns:
+        A finite MDP with exact answers.
 
     Example:
         >>> from recollect import garnet

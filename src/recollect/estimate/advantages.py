@@ -19,7 +19,7 @@ associative scans over time, O(N log T) operations but only log T passes.
 """
 
 import abc
-from typing import Literal, get_args
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -27,10 +27,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from recollect.batch import Batch
-from recollect.checks import check_name, check_number
+from recollect.checks import check_number
 from recollect.envs.base import AbstractOracle
 from recollect.estimate.critic import Values
 from recollect.policies import AbstractPolicy
+from recollect.settings import Settings
 from recollect.tree import where_mask
 
 Baseline = Literal["none", "mean", "linear", "critic"]
@@ -44,7 +45,15 @@ LARGEST_LOG_RATIO = 80.0
 
 
 class Estimates(eqx.Module):
-    """What the window says of its transitions; zero in padding."""
+    """What the window says of its transitions; zero in padding.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> rewards = jnp.ones((1, 2, 3))  # window, episode, time
+        >>> rc.Estimates(advantages=rewards, targets=rewards).values is None
+        True
+    """
 
     advantages: Float[Array, "window episode time"]
     targets: Float[Array, "window episode time"]
@@ -53,8 +62,22 @@ class Estimates(eqx.Module):
     """V(s) before this iteration's fit; None if the baseline has no values."""
 
 
-class AbstractAdvantages(eqx.Module):
-    """How advantages under the current policy are estimated."""
+class AbstractAdvantages(Settings, eqx.Module):
+    """How advantages under the current policy are estimated.
+
+    Example:
+        The reward of the step itself, of which nothing but the mean is subtracted.
+
+        >>> import recollect as rc
+        >>> class Immediate(rc.AbstractAdvantages):
+        ...     needs_critic = False
+        ...
+        ...     def __call__(self, batches, policy, discount, log_ratio, critic=None):
+        ...         advantages = batches.rewards - batches.rewards.mean(where=batches.mask)
+        ...         return rc.Estimates(advantages=advantages, targets=batches.rewards)
+        >>> rc.RPG(advantages=Immediate()).advantages
+        Immediate()
+    """
 
     @property
     @abc.abstractmethod
@@ -96,9 +119,6 @@ class Returns(AbstractAdvantages):
     standardise: bool = eqx.field(static=True, default=False)
     """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
 
-    def __check_init__(self):
-        check_name("baseline", self.baseline, get_args(Baseline))
-
     @property
     def needs_critic(self):
         return self.baseline == "critic"
@@ -117,7 +137,13 @@ class Returns(AbstractAdvantages):
 
 
 class GAE(AbstractAdvantages):
-    """Generalised advantage estimation, GAE(λ), as if the current policy had acted."""
+    """Generalised advantage estimation, GAE(λ), as if the current policy had acted.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.PPO(advantages=rc.GAE(gae_lambda=0.9, standardise=True)).advantages.needs_critic
+        True
+    """
 
     baseline: Baseline = eqx.field(static=True, default="critic")
     """Where values come from: the `critic`, or a `linear` quadratic fit over the window."""
@@ -191,7 +217,13 @@ class VTrace(AbstractAdvantages):
 
 
 class ExactAdvantages(AbstractAdvantages):
-    """A^π(s, a) of the current policy, where the environment knows it."""
+    """A^π(s, a) of the current policy, where the environment knows it.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG(discount=0.5, advantages=rc.ExactAdvantages()).advantages.needs_critic
+        False
+    """
 
     standardise: bool = eqx.field(static=True, default=False)
     """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
@@ -267,7 +299,6 @@ def estimates(
 
 def _check_values(advantages: GAE | VTrace) -> None:
     """Raise unless there are values to build on."""
-    check_name("baseline", advantages.baseline, get_args(Baseline))
     remedy = "give a number in [0, 1]"
     check_number("gae_lambda", advantages.gae_lambda, low=0, high=1, remedy=remedy)
     if advantages.baseline not in ("linear", "critic"):
@@ -336,7 +367,8 @@ def linear_values(
     """Ridge regression of returns on 1, the observation and its products of pairs, as a function
     of observations."""
     features = where_mask(mask, _quadratic(observations))
-    flat, targets = features.reshape(-1, features.shape[-1]), where_mask(mask, returns).reshape(-1)
+    flat = features.reshape(-1, features.shape[-1])
+    targets = where_mask(mask, returns).reshape(-1)
     gram = flat.T @ flat
     penalty = RIDGE * jnp.diagonal(gram) + jnp.finfo(gram.dtype).tiny ** 0.5
     coefficients = jax.scipy.linalg.solve(
@@ -347,10 +379,9 @@ def linear_values(
 
 def _quadratic(observations: Float[Array, "*row feature"]) -> Float[Array, "*row column"]:
     size = observations.shape[-1]
-    rows, columns = (
-        jnp.triu_indices(size) if size <= PRODUCTS_UP_TO else (jnp.arange(size), jnp.arange(size))
-    )
-    products = observations[..., rows] * observations[..., columns]
+    each = jnp.arange(size)
+    first, second = jnp.triu_indices(size) if size <= PRODUCTS_UP_TO else (each, each)
+    products = observations[..., first] * observations[..., second]
     return jnp.concatenate([jnp.ones_like(observations[..., :1]), observations, products], axis=-1)
 
 

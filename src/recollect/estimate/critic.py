@@ -5,7 +5,7 @@ latest targets. When the scale of the targets moves, the last layer is rewritten
 does not (van Hasselt et al. 2016, "Learning values across many orders of magnitude").
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from recollect.checks import check_count, check_kind, check_name, check_number
+from recollect.checks import check_count, check_name, check_number
 from recollect.minibatches import sweep
 from recollect.policies.networks import ACTIVATIONS, MLP, Affine, mlp
 from recollect.policies.normaliser import Normaliser, Units
+from recollect.settings import Settings
 from recollect.tree import all_finite, flatten, where_mask
 
 Fit = Literal["batch", "window"]
@@ -39,8 +40,17 @@ class Values(eqx.Module):
         )
 
 
-class Critic(eqx.Module):
-    """How the value network is made and fitted; used with `baseline="critic"`."""
+class Critic(Settings, eqx.Module):
+    """How the value network is made and fitted; used with `baseline="critic"`.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> values = rc.Critic(widths=(8,)).init(jax.random.key(0), observation_size=4)
+        >>> values(jnp.ones((5, 4))).shape
+        (5,)
+    """
 
     widths: tuple[int, ...] = eqx.field(static=True, default=(64, 64))
     activation: str = eqx.field(static=True, default="tanh")
@@ -54,8 +64,6 @@ class Critic(eqx.Module):
 
     def __check_init__(self):
         check_name("activation", self.activation, ACTIVATIONS)
-        check_name("fit", self.fit, get_args(Fit))
-        check_kind("widths", self.widths, tuple, "(64, 64)")
         for width in self.widths:
             check_count("widths", width)
         check_count("epochs", self.epochs)
@@ -87,17 +95,18 @@ class Critic(eqx.Module):
         """Least squares on the targets by Adam; the critic as it was if that leads to anything
         that is not finite."""
         newest = mask.shape[1] * mask.shape[2]
-        rows, wanted, real = (
-            observations.reshape(-1, observations.shape[-1]),
-            targets.ravel(),
-            mask.ravel(),
-        )
+        rows = observations.reshape(-1, observations.shape[-1])
+        targets = targets.ravel()
+        real = mask.ravel()
         normaliser = values.normaliser.seeing(rows[:newest], real[:newest])
         if self.fit == "batch":
-            rows, wanted, real = rows[:newest], wanted[:newest], real[:newest]
-        value_units = Units.of(wanted, real)
+            rows = rows[:newest]
+            targets = targets[:newest]
+            real = real[:newest]
+        value_units = Units.of(targets, real)
         network = _in_units(values.network, values.value_units, value_units)
-        inputs, outputs = normaliser(rows), (wanted - value_units.mean) / value_units.spread
+        inputs = normaliser(rows)
+        outputs = (targets - value_units.mean) / value_units.spread
 
         w, unflatten = flatten(network)
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from recollect.memory.rows import Window
 from recollect.policies.scores import AbstractScores, expected_score_matrix, fold
+from recollect.settings import Settings
 
 MATRIX_CHUNK = 1024
 """Rows whose scores are written out at a time, so that they stay in cache."""
@@ -18,7 +19,19 @@ MATRIX_CHUNK = 1024
 
 class Fisher(eqx.Module):
     """F = Σ_i c_i ∇log π(a_i|s_i) ∇log π(a_i|s_i)ᵀ, held as scores and coefficients. A product
-    costs O(N d)."""
+    costs O(N d).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> from recollect.policies.scores import score_matrix
+        >>> policy = rc.ShiftPolicy(jnp.array(0.0))  # its score is a + s
+        >>> observations = jnp.zeros((2, 1))
+        >>> _, scores = score_matrix(policy, observations, jnp.array([[1.0], [2.0]]))
+        >>> fisher = rc.Fisher(scores, jnp.array([0.5, 0.5]), count=jnp.array(2))
+        >>> fisher.matrix().round(3).tolist()  # (1² + 2²) / 2
+        [[2.5]]
+    """
 
     scores: AbstractScores
     coefficients: Float[Array, " state"]
@@ -66,8 +79,9 @@ class Fisher(eqx.Module):
     def sample(self, rows: int) -> "Fisher":
         """An estimate of F from a few rows, drawn without randomness.
 
-        Rows are taken at even steps along the sum of their importance, half by weight and half by
-        their part in the trace of F: a rare action with a large score must not be missed.
+        Rows are taken at even steps along a cumulated probability, half of which is in proportion
+        to the weight and half to the part in the trace of F: a rare action with a large score must
+        not be missed.
         """
         coefficients = _of_each(self.scores, self.coefficients)
         part = coefficients * self.scores.squared_norms()
@@ -79,8 +93,20 @@ class Fisher(eqx.Module):
         return Fisher(self.scores.take(indices), coefficients[indices] / expected, jnp.array(rows))
 
 
-class AbstractFisherKind(eqx.Module):
-    """Which estimate of the Fisher matrix is taken."""
+class AbstractFisherKind(Settings, eqx.Module):
+    """Which estimate of the Fisher matrix is taken.
+
+    Example:
+        From the newest batch alone, whatever the window of the gradient.
+
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> class Newest(rc.AbstractFisherKind):
+        ...     def __call__(self, window):
+        ...         return rc.ScoreFisher()(window.rows.window(jnp.ones(1)))
+        >>> rc.RNPG(window=10, fisher=Newest()).fisher
+        Newest()
+    """
 
     @abc.abstractmethod
     def __call__(self, window: Window) -> Fisher:
@@ -88,7 +114,13 @@ class AbstractFisherKind(eqx.Module):
 
 
 class ScoreFisher(AbstractFisherKind):
-    """Weighted outer products of the scores of the actions taken, the paper's Equation (5)."""
+    """Weighted outer products of the scores of the actions taken, the paper's Equation (5).
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG().fisher
+        ScoreFisher()
+    """
 
     def __call__(self, window):
         scores = window.rows.scores.states(0, window.bound)
@@ -100,6 +132,11 @@ class ExpectedFisher(AbstractFisherKind):
 
     The closed form has integrated the actions out, so that how likely they were no longer concerns
     it: states count by the ratio of occupancies, where the weight rule knows it, and else alike.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RTRPO(window=5, fisher=rc.ExpectedFisher(), fisher_window=1).windows
+        (5, 1)
     """
 
     def __call__(self, window):

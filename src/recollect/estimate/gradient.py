@@ -9,7 +9,16 @@ from recollect.policies.scores import fold
 
 
 def policy_gradient(window: Window, advantages: Float[Array, " newest"]) -> Float[Array, " d"]:
-    """Σ_i c_i A_i ∇log π(a_i|s_i), where the c_i are importance weights over their denominator."""
+    """Σ_i c_i A_i ∇log π(a_i|s_i), where the c_i are importance weights over their denominator.
+
+    Args:
+        window: rows with their weights, and the share of each age.
+        advantages: A of every row of the window.
+
+    Returns:
+        The gradient, in the order of `flatten`. `examples/vmpo.py` shows how an update comes to a
+        window and its advantages.
+    """
     scores = window.rows.scores.states(0, window.bound)
     terms = window.coefficients() * advantages
     return fold(lambda scores, u: scores.pull(u), scores, terms, window.count)
@@ -19,6 +28,10 @@ def gradient_by_age(rows: Rows, advantages: Float[Array, " newest"]) -> Float[Ar
     """Σ ω s A ∇log π / S_j over the rows of each age, so that Σ_j α_j g_j is the gradient.
 
     (Up to the denominator of the weight rule, which may look at all ages at once.)
+
+    Args:
+        rows: all that is stored, weighed by the current policy.
+        advantages: A of the rows of the newest ages; their number says how many ages are asked for.
     """
     packing = rows.packing
     size = packing.per_batch

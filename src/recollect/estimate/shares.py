@@ -14,10 +14,23 @@ from jaxtyping import Array, Float, Int
 from recollect.checks import check_number
 from recollect.estimate.gradient import gradient_by_age
 from recollect.memory.rows import Rows, weight_by_age
+from recollect.settings import Settings
 
 
 class Evidence(eqx.Module):
-    """What is known of the newest K ages, newest first."""
+    """What is known of the newest K ages, newest first.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> evidence = rc.Evidence(
+        ...     rows=jnp.array([4.0, 4.0]),
+        ...     effective_sample_size=jnp.array([4.0, 3.0]),
+        ...     gradients=lambda: jnp.zeros((2, 6)),
+        ... )
+        >>> (evidence.effective_sample_size / evidence.rows).tolist()
+        [1.0, 0.75]
+    """
 
     rows: Float[Array, " age"]
     """S_j, the weight of the transitions of each age: their number, if states are not
@@ -27,8 +40,19 @@ class Evidence(eqx.Module):
     """The gradient from each age alone; all of them cost as much as one over all rows."""
 
 
-class AbstractShares(eqx.Module):
-    """How the shares of the ages are chosen."""
+class AbstractShares(Settings, eqx.Module):
+    """How the shares of the ages are chosen.
+
+    Example:
+        In proportion to the effective sample size of each age.
+
+        >>> import recollect as rc
+        >>> class Effective(rc.AbstractShares):
+        ...     def __call__(self, evidence):
+        ...         return evidence.effective_sample_size / evidence.effective_sample_size.sum()
+        >>> rc.RNPG(window=4, shares=Effective()).shares
+        Effective()
+    """
 
     @abc.abstractmethod
     def __call__(self, evidence: Evidence) -> Float[Array, " age"]:
@@ -43,7 +67,18 @@ class AbstractShares(eqx.Module):
 
 
 class Uniform(AbstractShares):
-    """All rows of the window count alike, the paper's choice: α_j = S_j / Σ S."""
+    """All rows of the window count alike, the paper's choice: α_j = S_j / Σ S.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> rows = jnp.array([4.0, 2.0, 2.0])
+        >>> evidence = rc.Evidence(rows, rows, gradients=lambda: jnp.zeros((3, 6)))
+        >>> rc.Uniform()(evidence).tolist()
+        [0.5, 0.25, 0.25]
+        >>> rc.Uniform(newest=1).ages_in_use()
+        1
+    """
 
     newest: int | None = None
     """Ages that count, as if no more were stored; all if not given. Another number compiles nothing

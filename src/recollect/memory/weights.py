@@ -17,10 +17,27 @@ from recollect.batch import Batch
 from recollect.checks import check_number
 from recollect.envs.base import AbstractOracle
 from recollect.policies import AbstractPolicy
+from recollect.settings import Settings
 
 
 class View(eqx.Module):
-    """What a weight rule sees: one row for each stored transition, newest batch first."""
+    """What a weight rule sees: one row for each stored transition, newest batch first.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> view = rc.View(
+        ...     policy=rc.ShiftPolicy(jnp.array(2.0)),
+        ...     observations=jnp.zeros((2, 1)),
+        ...     actions=jnp.zeros((2, 1)),
+        ...     log_ratio=jnp.array([0.0, 1.5]),
+        ...     age=jnp.array([0, 1]),
+        ...     mask=jnp.array([True, True]),
+        ...     memory=None,
+        ... )
+        >>> rc.PolicyRatio(truncate=2.0).weights(view).round(3).tolist()
+        [1.0, 2.0]
+    """
 
     policy: AbstractPolicy
     """π, the current policy."""
@@ -36,11 +53,22 @@ class View(eqx.Module):
     """What the rule remembered, with rows in place of the axes window, episode, time."""
 
 
-class AbstractWeightRule(eqx.Module):
+class AbstractWeightRule(Settings, eqx.Module):
     """How importance weights are made.
 
     A rule of one's own has to say `weights`; the other methods have defaults that suit a rule that
     looks at nothing but the view.
+
+    Example:
+        Old transitions count as if they were new.
+
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> class NoCorrection(rc.AbstractWeightRule):
+        ...     def weights(self, view):
+        ...         return jnp.ones_like(view.log_ratio)
+        >>> rc.RNPG(weights=NoCorrection()).weights
+        NoCorrection()
     """
 
     def init(self, batches: Batch) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from recollect.algorithms import PG, VPG
-from recollect.algorithms.base import Start, reweighed_gradient
+from recollect.algorithms.base import UpdateStart, reweighed_gradient
 from recollect.batch import Batch
 from recollect.collect.compiled import Episodes
 from recollect.collect.rollout import Rollout
@@ -194,7 +194,7 @@ def _gradient(algorithm, state, history):
     """The policy gradient at a state's policy from another history than its own."""
     state = dataclasses.replace(state, history=history)
     rows = recall(history, state.policy, algorithm.weights)
-    start = Start(
+    start = UpdateStart(
         state=state,
         stored=history,
         reference=state.policy,

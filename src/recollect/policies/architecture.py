@@ -1,13 +1,14 @@
 """The policy that training starts from, built to fit an environment."""
 
 import dataclasses
+import math
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from recollect.checks import check_count, check_kind, check_name
+from recollect.checks import check_count, check_name, check_number
 from recollect.envs import LQC, AbstractEnv, HostEnv, Tabular
 from recollect.policies import (
     AbstractPolicy,
@@ -20,13 +21,15 @@ from recollect.policies import (
     squashed_gaussian_policy,
     tabular_softmax_policy,
 )
+from recollect.policies.networks import ACTIVATIONS
 from recollect.policies.normaliser import Normaliser
+from recollect.settings import Settings
 
 Head = Literal["auto", "gaussian", "squashed", "grid"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Architecture:
+class Architecture(Settings):
     """The kind of policy to build, for any environment.
 
     Example:
@@ -54,10 +57,13 @@ class Architecture:
     for environments on the host, no for compiled ones."""
 
     def __post_init__(self):
-        check_name("head", self.head, get_args(Head))
-        check_kind("widths", self.widths, tuple, "(64, 64)")
+        check_name("activation", self.activation, ACTIVATIONS)
         for width in self.widths:
             check_count("widths", width)
+        remedy = "give the number of values on the grid, at least 2"
+        check_number("points", self.points, low=2, remedy=remedy)
+        remedy = "give a finite logarithm, 0 for a standard deviation of 1"
+        check_number("log_std", self.log_std, low=-math.inf, remedy=remedy)
 
     def build(self, key: PRNGKeyArray, env: AbstractEnv | HostEnv) -> AbstractPolicy:
         """Build a policy that can act in `env`.

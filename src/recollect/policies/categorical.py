@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from recollect.checks import check_count
+from recollect.checks import check_count, check_number
 from recollect.policies.bounds import Bounds, checked_bounds, ends
 from recollect.policies.networks import mlp, table
 from recollect.policies.policy import AbstractHead, Policy
+from recollect.settings import checked
 
 
 class Softmax(AbstractHead):
@@ -207,6 +208,7 @@ def _sample(key: PRNGKeyArray, probabilities: Float[Array, " out"]) -> Int[Array
     return jnp.sum(jax.random.uniform(key) * probabilities.sum() >= ceiling, dtype=jnp.int32)
 
 
+@checked
 def softmax_policy(
     key: PRNGKeyArray,
     observation_size: int,
@@ -225,6 +227,9 @@ def softmax_policy(
         widths: sizes of the hidden layers.
         activation: `relu`, `tanh` or `silu`.
 
+    Returns:
+        A policy to start from.
+
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
@@ -237,6 +242,7 @@ def softmax_policy(
     return Policy(mlp(key, observation_size, action_count, widths, activation), Softmax())
 
 
+@checked
 def multi_softmax_policy(
     key: PRNGKeyArray,
     observation_size: int,
@@ -253,6 +259,9 @@ def multi_softmax_policy(
         widths: sizes of the hidden layers.
         activation: `relu`, `tanh` or `silu`.
 
+    Returns:
+        A policy to start from.
+
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
@@ -267,6 +276,7 @@ def multi_softmax_policy(
     return Policy(network, MultiSoftmax(tuple(counts)))
 
 
+@checked
 def grid_softmax_policy(
     key: PRNGKeyArray,
     observation_size: int,
@@ -285,6 +295,9 @@ def grid_softmax_policy(
         widths: sizes of the hidden layers.
         activation: `relu`, `tanh` or `silu`.
 
+    Returns:
+        A policy to start from.
+
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
@@ -293,22 +306,23 @@ def grid_softmax_policy(
         >>> policy.mode(jnp.ones(4))[0] in (-1.0, 0.0, 1.0)
         True
     """
-    if isinstance(points, bool) or not isinstance(points, int) or points < 2:
-        raise ValueError(
-            f"points={points!r} is not a whole number of at least 2; "
-            "give the number of grid values, both ends included."
-        )
+    remedy = "give the number of grid values, both ends included, at least 2"
+    check_number("points", points, low=2, remedy=remedy)
     bounds = checked_bounds(bounds, points - 1)
     network = mlp(key, observation_size, len(bounds) * points, widths, activation)
     return Policy(network, GridSoftmax(bounds, points))
 
 
+@checked
 def tabular_softmax_policy(observation_size: int, action_count: int) -> Policy:
     """π(a|s) ∝ exp(θ_{s,a}), uniform at first, for one-hot observations.
 
     Args:
         observation_size: number of states.
         action_count: number of actions.
+
+    Returns:
+        A policy to start from.
 
     Example:
         >>> import jax
@@ -320,6 +334,7 @@ def tabular_softmax_policy(observation_size: int, action_count: int) -> Policy:
     return Policy(table(jnp.zeros((observation_size, action_count))), Softmax())
 
 
+@checked
 def tabular_direct_policy(observation_size: int, action_count: int) -> Policy:
     """π(a|s) = θ_{s,a}, uniform at first, for one-hot observations and `project=Simplex()`.
 
@@ -329,6 +344,9 @@ def tabular_direct_policy(observation_size: int, action_count: int) -> Policy:
     Args:
         observation_size: number of states.
         action_count: number of actions.
+
+    Returns:
+        A policy to start from.
 
     Example:
         >>> import jax

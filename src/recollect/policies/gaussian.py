@@ -17,6 +17,7 @@ from recollect.checks import check_count
 from recollect.policies.bounds import Bounds, checked_bounds, ends, resolution
 from recollect.policies.networks import mlp
 from recollect.policies.policy import AbstractHead, Policy
+from recollect.settings import checked
 
 # Gauss–Hermite quadrature: E[f(z)] ≈ Σ_i WEIGHTS_i f(NODES_i) for z ~ N(0, 1).
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
@@ -172,6 +173,7 @@ def _log_density(
     return norm.logpdf((x - mean) * jnp.exp(-log_std)) - log_std
 
 
+@checked
 def gaussian_policy(
     key: PRNGKeyArray,
     observation_size: int,
@@ -190,6 +192,9 @@ def gaussian_policy(
         activation: `relu`, `tanh` or `silu`.
         log_std: logarithm of the initial standard deviation.
 
+    Returns:
+        A policy to start from.
+
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
@@ -203,6 +208,7 @@ def gaussian_policy(
     return Policy(network, Gaussian(jnp.full(action_size, log_std)))
 
 
+@checked
 def squashed_gaussian_policy(
     key: PRNGKeyArray,
     observation_size: int,
@@ -223,6 +229,9 @@ def squashed_gaussian_policy(
         activation: `relu`, `tanh` or `silu`.
         log_std: logarithm of the initial standard deviation before squashing. At 0, the standard
             deviation of actions is 0.63 times half the range.
+
+    Returns:
+        A policy to start from.
 
     Example:
         >>> import jax

@@ -25,7 +25,8 @@ def check_draws(algorithm: AbstractAlgorithm, collector: AbstractCollector) -> N
     is worth."""
     if not isinstance(collector, Draws | Occupancy):
         return
-    name, advantages = type(collector).__name__, algorithm.advantages
+    name = type(collector).__name__
+    advantages = algorithm.advantages
     if not isinstance(advantages, ExactAdvantages) and not advantages.needs_critic:
         raise ValueError(
             f"{name} collects single steps, of which {type(advantages).__name__} without a critic "
@@ -50,7 +51,8 @@ def check_fit(
         eqx.filter_eval_shape(start.build, key, env)  # says by itself what does not fit
 
     def act():
-        policy, observation = make_policy(key, env, start), jnp.zeros(env.observation_size)
+        policy = make_policy(key, env, start)
+        observation = jnp.zeros(env.observation_size)
         action = policy.sample(key, observation)
         return policy, observation, action, policy.log_prob(observation, action)
 
@@ -77,11 +79,9 @@ def check_fit(
                 f"policy chooses among {outputs} actions, but {name} has {env.actions.count}; "
                 "build it for that many."
             )
-    direct, project, count = (
-        isinstance(policy, Policy) and isinstance(policy.head, Probabilities),
-        algorithm.project,
-        env.actions.count,
-    )
+    direct = isinstance(policy, Policy) and isinstance(policy.head, Probabilities)
+    project = algorithm.project
+    count = env.actions.count
     if direct != isinstance(project, Simplex):
         raise ValueError(
             f"project={type(project).__name__} does not go with this policy; a table of "

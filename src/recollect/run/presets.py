@@ -30,24 +30,35 @@ from recollect.estimate.advantages import VTrace
 from recollect.estimate.critic import Critic
 from recollect.estimate.fisher import ExpectedFisher
 from recollect.policies.architecture import Architecture
+from recollect.settings import Settings, checked
 from recollect.step.solve import Auto, ConjugateGradients
 
 
 @dataclasses.dataclass(frozen=True)
-class Preset:
-    """All that `train` needs beside the environment."""
+class Preset(Settings):
+    """All that `train` needs beside the environment.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.Preset(rc.RNPG(window=4), rc.Episodes(2)).policy.widths
+        (32,)
+    """
 
     algorithm: AbstractAlgorithm
     collector: AbstractCollector
     policy: Architecture = dataclasses.field(default_factory=Architecture)
 
 
+@checked
 def preset(algorithm: str, env: str) -> Preset:
     """The tuned settings of an algorithm on an environment; its defaults where nothing was tuned.
 
     Args:
         algorithm: its name, for example `"rtrpo"`.
         env: name of the environment, for example `"Hopper-v5"`.
+
+    Returns:
+        The algorithm, what it collects, and the policy that it starts from.
 
     Example:
         >>> import recollect as rc

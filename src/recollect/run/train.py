@@ -14,7 +14,8 @@ import numpy as np
 
 from recollect.algorithms import ALGORITHMS, REFUSALS, AbstractAlgorithm
 from recollect.algorithms.base import SIGNAL, bind
-from recollect.checks import check_count, check_kind, check_number
+from recollect.checks import check_count, check_number
+from recollect.collect.compiled import Episodes
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, HostEnv, host, make
 from recollect.keys import seed_keys
@@ -26,6 +27,7 @@ from recollect.run.hosted import HostRun
 from recollect.run.presets import default_collector, preset
 from recollect.run.state import AbstractRun, CorePool, Curves, Limits, RunState
 from recollect.runtime import one_blas_thread, progress_bar, use_compilation_cache
+from recollect.settings import answering, check_type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,21 @@ class Training:
     """What training gives back.
 
     Arrays in `curves` have the axes seed, iteration and are NaN after a seed has stopped.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import numpy as np
+        >>> import recollect as rc
+        >>> run = rc.Training(
+        ...     policies=jax.vmap(rc.ShiftPolicy)(jnp.array([0.5, 0.25])),
+        ...     seeds=(0, 1),
+        ...     curves={"return_mean": np.array([[-9.0, -4.0], [-8.0, -3.0]])},
+        ...     clock=np.array([0.1, 0.2]),
+        ...     compile_seconds=1.0,
+        ... )
+        >>> float(run.policy(1).shift), run.curves["return_mean"][:, -1].tolist()
+        (0.25, [-4.0, -3.0])
     """
 
     policies: AbstractPolicy
@@ -51,6 +68,7 @@ class Training:
         return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, self.policies)
 
 
+@answering
 def train(
     env: Any,
     algorithm: AbstractAlgorithm | str,
@@ -108,7 +126,8 @@ def train(
     algorithm = check_algorithm(algorithm)
     if collector is None:
         collector = default_collector(algorithm)
-    check_kind("collector", collector, AbstractCollector, "Episodes(4) or Steps(8, 64)")
+    check_type("collector", collector, AbstractCollector, Episodes(4))
+    check_type("policy", policy, Start)
     seeds = _seeds(seeds)
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)

@@ -1,6 +1,7 @@
 """Feasible sets Θ: where θ is put back after a step."""
 
 import abc
+from numbers import Real
 
 import equinox as eqx
 import jax
@@ -8,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from recollect.checks import check_number
+from recollect.settings import Settings
 from recollect.tree import Module, split_parameters
 
 
-class AbstractProjection(eqx.Module):
+class AbstractProjection(Settings, eqx.Module):
     """Proj_Θ, the nearest point of a convex set."""
 
     @abc.abstractmethod
@@ -20,21 +22,34 @@ class AbstractProjection(eqx.Module):
 
 
 class Unconstrained(AbstractProjection):
-    """Θ is everything."""
+    """Θ is everything.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG().project
+        Unconstrained()
+    """
 
     def __call__(self, policy: Module) -> Module:
         return policy
 
 
 class Box(AbstractProjection):
-    """low ≤ θ_i ≤ high for every i."""
+    """low ≤ θ_i ≤ high for every i.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> float(rc.Box(-1.0, 1.0)(rc.ShiftPolicy(jnp.array(3.0))).shift)
+        1.0
+    """
 
     low: float
     high: float
 
     def __check_init__(self):
-        numbers = isinstance(self.low, int | float) and isinstance(self.high, int | float)
-        if numbers and not self.low < self.high:
+        plain = isinstance(self.low, Real) and isinstance(self.high, Real)
+        if plain and not self.low < self.high:
             raise ValueError(
                 f"low={self.low!r} is not below high={self.high!r}; give the bounds of a box in "
                 "that order."
@@ -45,7 +60,14 @@ class Box(AbstractProjection):
 
 
 class Ball(AbstractProjection):
-    """‖θ‖₂ ≤ radius."""
+    """‖θ‖₂ ≤ radius.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> float(rc.Ball(1.5)(rc.ShiftPolicy(jnp.array(-3.0))).shift)
+        -1.5
+    """
 
     radius: float
 
@@ -65,6 +87,11 @@ class Simplex(AbstractProjection):
 
     A floor above zero keeps every action possible, so that importance weights exist (assumption
     A.1.5).
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.VNPG(discount=0.9, project=rc.Simplex(floor=0.01)).project.floor
+        0.01
     """
 
     floor: float = 1e-3

@@ -27,6 +27,7 @@ from lineax.internal import two_norm
 
 from recollect.checks import check_count, check_number
 from recollect.estimate.fisher import Fisher
+from recollect.settings import Settings
 
 Method = Literal["cholesky", "sample", "cg"]
 Inverse = Callable[[Float[Array, " d"]], Float[Array, " d"]]
@@ -38,7 +39,15 @@ WORST_RESIDUAL = 0.5
 
 
 class Solution(eqx.Module):
-    """x, and how well it solves the system."""
+    """x, and how well it solves the system.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> product = jnp.array([1.0, 0.0])
+        >>> bool(rc.Solution(product / 2, product, jnp.array(0.01), jnp.array(5)).solved)
+        True
+    """
 
     direction: Float[Array, " d"]
     product: Float[Array, " d"]
@@ -54,8 +63,20 @@ class Solution(eqx.Module):
         return self.residual <= WORST_RESIDUAL
 
 
-class AbstractSolver(eqx.Module):
-    """How the natural gradient is solved for. A solver of one's own has to say `direction`."""
+class AbstractSolver(Settings, eqx.Module):
+    """How the natural gradient is solved for. A solver of one's own has to say `direction`.
+
+    Example:
+        The plain gradient, for comparison.
+
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> class Plain(rc.AbstractSolver):
+        ...     def direction(self, fisher, gradient, damping, guess):
+        ...         return gradient, jnp.zeros((), jnp.int32)
+        >>> rc.RNPG(solver=Plain()).solver
+        Plain()
+    """
 
     @abc.abstractmethod
     def direction(
@@ -91,7 +112,7 @@ class AbstractSolver(eqx.Module):
         """x and its residual, by plain conjugate gradients where rounding has spoilt
         `direction`."""
         direction, steps = self.direction(fisher, gradient, damping, guess)
-        solution = _judged(fisher, gradient, damping, direction, steps)
+        solution = _with_residual(fisher, gradient, damping, direction, steps)
         if fisher.shape[0] == 1:  # A division needs no second try.
             return solution
 
@@ -99,13 +120,19 @@ class AbstractSolver(eqx.Module):
             # Where both branches run side by side, a system of zeros takes no steps.
             right = jnp.where(solution.solved, 0, gradient)
             direction, steps = conjugate_gradients(fisher, right, damping, *self.limits())
-            return _judged(fisher, gradient, damping, direction, solution.steps + steps)
+            return _with_residual(fisher, gradient, damping, direction, solution.steps + steps)
 
         return lax.cond(solution.solved, lambda: solution, again)
 
 
 class Cholesky(AbstractSolver):
-    """Write the d×d matrix out and factor it."""
+    """Write the d×d matrix out and factor it.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG(solver=rc.Cholesky()).solver
+        Cholesky()
+    """
 
     def direction(self, fisher, gradient, damping, guess):
         del guess
@@ -113,7 +140,13 @@ class Cholesky(AbstractSolver):
 
 
 class SampleSpace(AbstractSolver):
-    """Factor the N×N matrix that the Woodbury identity leads to, for few rows."""
+    """Factor the N×N matrix that the Woodbury identity leads to, for few rows.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG(solver=rc.SampleSpace()).solver
+        SampleSpace()
+    """
 
     def direction(self, fisher, gradient, damping, guess):
         del guess
@@ -122,7 +155,13 @@ class SampleSpace(AbstractSolver):
 
 
 class ConjugateGradients(AbstractSolver):
-    """Products with F only, preconditioned by a direct solve on a few rows."""
+    """Products with F only, preconditioned by a direct solve on a few rows.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RTRPO(solver=rc.ConjugateGradients(tolerance=1e-3)).solver.max_steps
+        100
+    """
 
     tolerance: float = 1e-2
     """Relative residual at which they stop."""
@@ -222,10 +261,11 @@ def conjugate_gradients(
     )
     operator = symmetric(lambda y: fisher.mv(y) / damping + y)
     solution = lx.linear_solve(operator, right, method, options=options, throw=False)
-    return solution.value * (scale / damping), solution.stats["num_steps"]
+    # In double precision Lineax counts in 64 bits; everything here counts in 32.
+    return solution.value * (scale / damping), solution.stats["num_steps"].astype(jnp.int32)
 
 
-def _judged(fisher: Fisher, gradient, damping, direction, steps) -> Solution:
+def _with_residual(fisher: Fisher, gradient, damping, direction, steps) -> Solution:
     """The direction with how well it solves the system."""
     norm = jnp.linalg.norm(gradient)
     product = fisher.mv(direction) + damping * direction
@@ -242,7 +282,9 @@ def cheapest(parameters: int, rows: int, rank: int = 1) -> Method:
     the preconditioner, what cartpole took at its hardest. Where each state has `rank` rows,
     products cost as much as with one.
     """
-    dense, factor, layer = 80e6, 25e6, 30e6
+    dense = 80e6
+    factor = 25e6
+    layer = 30e6
     product = 4 * rows / rank * parameters / layer
     cost: dict[Method, float] = {
         "cholesky": 1.5 * rows * parameters**2 / dense + parameters**3 / 3 / factor,

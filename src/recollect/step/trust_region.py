@@ -35,7 +35,7 @@ def length_to_radius(solution: Solution, radius: Float[Array, ""] | float) -> Fl
     """t such that ½ t² xᵀ(F + εI)x = radius: the step whose KL, to second order, is at most the
     radius."""
     curvature = solution.direction @ solution.product
-    # A policy without doubts has a gradient of nothing, or so small that its square is.
+    # Zero where the gradient is zero, or so small that its square underflows.
     return jnp.sqrt(2 * radius / jnp.maximum(curvature, jnp.finfo(curvature.dtype).tiny))
 
 

@@ -9,7 +9,7 @@ from recollect.theory.gain import Gain as Gain
 from recollect.theory.normality import Normality as Normality
 from recollect.theory.ode import Ode as Ode
 from recollect.theory.process import Process as Process
-from recollect.theory.reuse import Fisher as Fisher
+from recollect.theory.reuse import FisherReuse as FisherReuse
 from recollect.theory.reuse import Rate as Rate
 
 EXPERIMENTS = {
@@ -20,6 +20,6 @@ EXPERIMENTS = {
     "bias": Bias,
     "constant": Constant,
     "gain": Gain,
-    "fisher": Fisher,
+    "fisher": FisherReuse,
 }
 """By their names on the command line."""

@@ -160,7 +160,7 @@ class Bias:
     """α of the first K iterations. Powers of α are fitted to the smaller half."""
     step_size: float = 0.005
     """α of training; small, so that it is α_n that changes along the way and not the policy."""
-    decay: float = 0.7
+    step_decay: float = 0.7
     """β of training."""
     iterations: int = 100
     """Of training."""
@@ -194,7 +194,7 @@ class Bias:
             for value in values if isinstance(values, tuple) else (values,):
                 check_number(field, value, low=0, open_low=True, remedy="give a number above 0")
         remedy = "give a number above 0, so that step sizes differ"
-        check_number("decay", self.decay, low=0, open_low=True, remedy=remedy)
+        check_number("step_decay", self.step_decay, low=0, open_low=True, remedy=remedy)
         check_count("iterations", self.iterations)
         least = 4 * max(self.windows)
         remedy = f"give at least 4 times the largest window, {least}"
@@ -218,7 +218,12 @@ class Bias:
         return jax.tree.map(lambda θ: θ + prefer, tabular_softmax_policy(*self.env.rewards.shape))
 
     def algorithm(
-        self, window: int, ratio: Ratio, step_size: float, decay: float, independent_fisher: bool
+        self,
+        window: int,
+        ratio: Ratio,
+        step_size: float,
+        step_decay: float,
+        independent_fisher: bool,
     ) -> NPG:
         """RNPG with the settings of the experiment; numbers are traced, so that one program serves
         all step sizes."""
@@ -232,7 +237,7 @@ class Bias:
             advantages=ExactAdvantages(),
             weights=WEIGHT_RULES[ratio](),
             learning_rate=step_size,
-            step_decay=decay,
+            step_decay=step_decay,
         )
         return traced_numbers(algorithm)
 
@@ -306,14 +311,14 @@ class Bias:
     def _training(self, window: int, ratio: Ratio):
         """Rows of the stretches of training, and the samples of the bias by stretch."""
         algorithm = self.algorithm(
-            window, ratio, self.step_size, self.decay, self.independent_fisher
+            window, ratio, self.step_size, self.step_decay, self.independent_fisher
         )
         run = self.simulate(algorithm, self.iterations)
         without_noise = controlled(run, window)
         stretches = self.stretches(window)
         # The first of them belongs to iteration n = K.
         samples = [without_noise[:, [n - window for n in stretch]].mean(1) for stretch in stretches]
-        rate = lambda n: self.step_size * np.array(n, float) ** -self.decay
+        rate = lambda n: self.step_size * np.array(n, float) ** -self.step_decay
         rates = [float(np.mean(rate(stretch))) for stretch in stretches]
         parts = zip(stretches, rates, samples, strict=True)
         rows = [
@@ -449,7 +454,7 @@ class Bias:
             axes.set(xscale="log", yscale="log", ylabel="‖bias‖ of the old part")
         first.set(title="First K iterations, constant step", xlabel="step size α")
         first.legend(frameon=False, fontsize=8, ncols=2, loc="lower right")
-        title = f"Training, $α_n$ = {self.step_size:g} $n^{{-{self.decay:g}}}$"
+        title = f"Training, $α_n$ = {self.step_size:g} $n^{{-{self.step_decay:g}}}$"
         training.set(title=title, xlabel="step size $α_n$")
         training.tick_params(axis="x", which="minor", labelbottom=False)
 

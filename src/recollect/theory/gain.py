@@ -216,9 +216,9 @@ def _table(
     size = flatten(policy)[0].size
 
     def started(key):
-        collected = collector(key, env, policy, collector.init(key, env), algorithm.discount)[1]
-        state = algorithm.init(policy, collected.batch, key)
-        return begin(algorithm, state, collected), collected.environment_steps
+        rollout = collector(key, env, policy, collector.init(key, env), algorithm.discount)[1]
+        state = algorithm.init(policy, rollout.batch, key)
+        return begin(algorithm, state, rollout), rollout.environment_steps
 
     def gradient(total, key):
         start, spent = started(key)

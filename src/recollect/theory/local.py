@@ -88,7 +88,7 @@ class Local:
         """Σ∞ for a window of K."""
         return stationary_covariance(self.drift, self.averaged + self.white / window)
 
-    def algorithm(self, window: int, ratio: Ratio, decay: float) -> NPG:
+    def algorithm(self, window: int, ratio: Ratio, step_decay: float) -> NPG:
         """RNPG as the theorems have it: exact advantages, a fresh batch for F̂, a box for Θ."""
         return RNPG(
             window=window,
@@ -96,7 +96,7 @@ class Local:
             damping=self.damping,
             discount=self.env.discount,
             learning_rate=1.0,
-            step_decay=decay,
+            step_decay=step_decay,
             objective_scale=True,
             advantages=ExactAdvantages(),
             weights=WEIGHT_RULES[ratio](),
@@ -187,7 +187,7 @@ class Task(NamedTuple):
     problem: Local
     window: int
     ratio: Ratio
-    decay: float
+    step_decay: float
     rates: Float[np.ndarray, " replication"]
     """The learning rate of each run."""
     checkpoints: Int[np.ndarray, " checkpoint"]
@@ -230,7 +230,7 @@ def _run(task: Task) -> Paths:
     began = time.perf_counter()
     problem = task.problem
     key = functools.reduce(numbered, task.seeds[1:], fusing_key(task.seeds[0]))
-    algorithm = problem.algorithm(task.window, task.ratio, task.decay)
+    algorithm = problem.algorithm(task.window, task.ratio, task.step_decay)
     pair = traced_numbers((algorithm, problem.env))
     settings = (problem.batch, problem.start, task.rates, task.checkpoints)
     in_pairs = bool(task.checkpoints[-1] >= WORTH_PAIRS)

@@ -30,7 +30,7 @@ class Normality:
     """ε in F̂ = ε + ΣZ²/B."""
     discount: float = 0.5
     """γ."""
-    decay: float = 0.9
+    step_decay: float = 0.9
     """β: step sizes are n^−β."""
     start: float = 2.0
     """θ₀."""
@@ -80,7 +80,7 @@ class Normality:
         """The cases with the settings that they share."""
         shared = {
             field: getattr(self, field)
-            for field in ("damping", "discount", "decay", "start", "bound", "ratio")
+            for field in ("damping", "discount", "step_decay", "start", "bound", "ratio")
         }
         return [Case(batch, window, **shared) for batch, window in self.cases]
 

@@ -68,7 +68,7 @@ class Process:
     """Of each run on LQC."""
     tabular_iterations: int = 20_000
     """Of each run on the corridor."""
-    decay: float = 0.7
+    step_decay: float = 0.7
     """β: step sizes are proportional to n^−β."""
     longest: float = 3.0
     """The longest lag, in relaxation times 1/|λ|; λ is the eigenvalue of 𝒢 nearest to zero."""
@@ -93,7 +93,7 @@ class Process:
         check_number("replications", self.replications, low=8, remedy=remedy)
         inside: dict[str, Any] = dict(open_low=True, open_high=True)
         remedy = "give an exponent above 1/2 and below 1 (A.2.5)"
-        check_number("decay", self.decay, low=0.5, high=1, **inside, remedy=remedy)
+        check_number("step_decay", self.step_decay, low=0.5, high=1, **inside, remedy=remedy)
         remedy = "give the longest lag in relaxation times, above 0"
         check_number("longest", self.longest, low=0, high=float("inf"), **inside, remedy=remedy)
         remedy = "give a level between 0 and 1, such as 0.95"
@@ -107,7 +107,7 @@ class Process:
         field = "iterations" if name == "LQC" else "tabular_iterations"
         iterations = self._iterations(name)
         check_number(field, iterations, low=100, remedy="give at least 100 iterations")
-        checkpoints = even_in_time(iterations, self.decay, SPEED * self.points)
+        checkpoints = even_in_time(iterations, self.step_decay, SPEED * self.points)
         if len(checkpoints) < 2 * self._lags or (np.diff(checkpoints) < 1).any():
             raise ValueError(
                 f"{field}={iterations} leaves {len(np.unique(checkpoints))} moments to measure "
@@ -133,13 +133,13 @@ class Process:
         """Runs of one case, with θ written down at even distances in time over the last third."""
         rates = np.full(self.replications, SPEED / problem.slowest)
         iterations = self._iterations(problem.name)
-        checkpoints = even_in_time(iterations, self.decay, SPEED * self.points)
+        checkpoints = even_in_time(iterations, self.step_decay, SPEED * self.points)
         seeds = (self.seed, case)
-        return Task(problem, window, self.ratio, self.decay, rates, checkpoints, seeds)
+        return Task(problem, window, self.ratio, self.step_decay, rates, checkpoints, seeds)
 
     def measure(self, task: Task, paths: Paths) -> "Measured":
         """Autocovariances of E at all lags, with a band."""
-        step_sizes = task.rates[0] * task.checkpoints ** -float(self.decay)
+        step_sizes = task.rates[0] * task.checkpoints ** -float(self.step_decay)
         errors = paths.errors / np.sqrt(step_sizes)[:, None, None]
         products = lagged_products(errors, self._lags)
         return Measured(
@@ -160,19 +160,19 @@ class Process:
         return self.iterations if name == "LQC" else self.tabular_iterations
 
 
-def even_in_time(iterations: int, decay: float, rate: float) -> Int[np.ndarray, " checkpoint"]:
+def even_in_time(iterations: int, step_decay: float, rate: float) -> Int[np.ndarray, " checkpoint"]:
     """Iterations in the last third at even distances in interpolated time t_n = Σ_{i ≤ n} i^−β.
 
     Args:
         iterations: of the run; the last is always among them.
-        decay: β.
+        step_decay: β.
         rate: how many there are in a unit of time.
 
     Example:
-        >>> even_in_time(iterations=900, decay=0.5, rate=0.5).tolist()
+        >>> even_in_time(iterations=900, step_decay=0.5, rate=0.5).tolist()
         [625, 676, 729, 784, 841, 900]
     """
-    times = np.cumsum(np.arange(1, iterations + 1) ** -float(decay))
+    times = np.cumsum(np.arange(1, iterations + 1) ** -float(step_decay))
     first = times[int(SETTLED * iterations)]
     # Counted back from the end, which is then among them.
     wanted = times[-1] - np.arange(int((times[-1] - first) * rate) + 1)[::-1] / rate

@@ -55,7 +55,7 @@ class Case:
     """ε."""
     discount: float = 0.5
     """γ."""
-    decay: float = 0.9
+    step_decay: float = 0.9
     """β: the step size in iteration n is n^−β."""
     start: float = 2.0
     """θ₀."""
@@ -72,7 +72,7 @@ class Case:
         # Raises on numbers for which the variance does not exist.
         moments(self.batch, self.window, self.damping, self.discount, self.fisher_window)
         remedy = "give an exponent above 1/2 and at most 1 (A.2.5)"
-        check_number("decay", self.decay, low=0.5, high=1, open_low=True, remedy=remedy)
+        check_number("step_decay", self.step_decay, low=0.5, high=1, open_low=True, remedy=remedy)
         remedy = "give the largest |θ| allowed"
         check_number("bound", self.bound, low=0, open_low=True, remedy=remedy)
         remedy = f"start inside [-{self.bound}, {self.bound}]"
@@ -98,7 +98,7 @@ class Case:
             damping=self.damping,
             discount=self.discount,
             learning_rate=1.0,
-            step_decay=self.decay,
+            step_decay=self.step_decay,
             objective_scale=True,
             advantages=ExactAdvantages(),
             weights=WEIGHT_RULES[self.ratio](),
@@ -124,7 +124,7 @@ class Replications:
 
     def errors(self, checkpoint: int = -1) -> np.ndarray:
         """E_n = θ_n / √α_n, as θ̄ = 0."""
-        root = self.iterations[checkpoint] ** (-self.case.decay / 2)
+        root = self.iterations[checkpoint] ** (-self.case.step_decay / 2)
         return self.shifts[checkpoint].astype(np.float64) / root
 
 

@@ -31,7 +31,7 @@ class Simulation:
     """ε."""
     discount: float = 0.5
     """γ."""
-    decay: float = 0.9
+    step_decay: float = 0.9
     """β: step sizes are n^−β."""
     seed: int = 0
     """Of all cases; each draws from a key of its own."""
@@ -55,7 +55,7 @@ class Rate(Simulation):
 
     def _cases(self) -> list[Case]:
         return [
-            Case(self.batch, window, self.damping, self.discount, self.decay)
+            Case(self.batch, window, self.damping, self.discount, self.step_decay)
             for window in self.windows
         ]
 
@@ -94,7 +94,7 @@ class Rate(Simulation):
 
 
 @dataclasses.dataclass(frozen=True)
-class Fisher(Simulation):
+class FisherReuse(Simulation):
     """Beyond the theorems: what does reuse in the Fisher matrix (K₂ > 1) do?
 
     And what if gradient and Fisher matrix come from the same samples? The conjecture is Theorem 2
@@ -116,7 +116,7 @@ class Fisher(Simulation):
         self._cases()
 
     def _cases(self) -> list[Case]:
-        shared = (self.damping, self.discount, self.decay)
+        shared = (self.damping, self.discount, self.step_decay)
         return [
             Case(
                 self.batch,
