@@ -1,10 +1,13 @@
 """Environments on the host: nothing of reuse goes wrong, whichever way they come."""
 
+import _thread
+import dataclasses
 import multiprocessing
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -93,8 +96,9 @@ def test_no_transition_crosses_the_end_of_an_episode(style):
     collector = HostCollector(env, Steps(copies, steps), tuple(range(seeds)))
     policies, keys = policies_of(env, seeds)
     total, running = 0, np.zeros((seeds, copies))
+    ongoing = None
     for iteration in range(10):
-        found = collector(policies, keys, iteration)
+        ongoing, found = collector(policies, keys, iteration, ongoing)
         batch, returns = (
             jax.tree.map(np.asarray, found.batch),
             np.asarray(found.returns).reshape(seeds, steps, copies),
@@ -125,7 +129,7 @@ def test_whole_episodes(style):
     collector = HostCollector(env, Episodes(3), (0, 1))
     policies, keys = policies_of(env, 2)
     for iteration in range(3):
-        batch = collector(policies, keys, iteration).batch
+        batch = collector(policies, keys, iteration)[1].batch
         ended, mask = np.asarray(batch.terminated | batch.truncated), np.asarray(batch.mask)
         lengths = mask.sum(-1)
         assert (mask == (np.arange(30) < lengths[..., None])).all()
@@ -138,7 +142,7 @@ def test_whole_episodes(style):
 def test_a_limit_of_ours_cuts_episodes():
     env = host(Counting, max_steps=4)
     collector = HostCollector(env, Steps(3, 50), (0,))
-    batch = collector(*policies_of(env), 0).batch
+    batch = collector(*policies_of(env), 0)[1].batch
     collector.close()
     times, cut = np.asarray(batch.times), np.asarray(batch.truncated)
     assert times.max() == 3
@@ -166,7 +170,7 @@ def test_the_host_gathers_what_the_compiled_engine_gathers():
     env = host(lambda: From(starts), max_steps=30)
     collector = HostCollector(env, Episodes(4), (0,))
     stacked = jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, policy)
-    found = collector(stacked, key[None], 0)
+    _, found = collector(stacked, key[None], 0)
     collector.close()
     np.testing.assert_array_equal(found.batch.mask[0], expected.batch.mask)
     mask = np.asarray(expected.batch.mask)
@@ -447,6 +451,131 @@ def test_mistakes_are_named_at_construction(call, message):
         call()
 
 
+class Threads(Counting):
+    """Remembers the threads in which each copy was made, reset, stepped and closed.
+
+    The copies in `at` call `spoil` in the step of that number.
+    """
+
+    made: list["Threads"] = []
+    at: dict[int, int] = {}
+    spoil = staticmethod(lambda: None)
+
+    def __init__(self):
+        super().__init__()
+        self.threads = {threading.get_ident()}
+        self.steps = 0
+        self.closed = 0
+        self.number = len(Threads.made)
+        Threads.made.append(self)
+
+    def reset(self, *, seed=None, options=None):
+        self.threads.add(threading.get_ident())
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.threads.add(threading.get_ident())
+        assert not self.closed
+        self.steps += 1
+        if Threads.at.get(self.number) == self.steps:
+            Threads.spoil()
+        return super().step(action)
+
+    def close(self):
+        self.threads.add(threading.get_ident())
+        self.closed += 1
+
+
+@pytest.fixture
+def threaded(monkeypatch):
+    """Returns the function that makes an environment whose copies some threads will step."""
+    before = threading.active_count()
+
+    def in_threads(count, factory=Threads):
+        monkeypatch.setattr("recollect.envs.hosted.cores", lambda: count)
+        env = dataclasses.replace(host(factory), threads=True)
+        Threads.made.clear()
+        return env
+
+    yield in_threads
+    Threads.made.clear()
+    Threads.at = {}
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("collector", [Steps(3, 16), Episodes(3)], ids=["steps", "episodes"])
+def test_results_do_not_depend_on_the_number_of_threads(collector, threaded):
+    def curves(threads, seeds=(4, 0, 7)):
+        env = dataclasses.replace(threaded(threads), max_steps=40)
+        settings = dict(collector=collector, policy=PLAIN, iterations=3)
+        run = train(env, RPG(window=2, learning_rate=0.1), seeds=seeds, **settings)
+        assert len(Threads.made) == len(seeds) * 3
+        assert all(len(copy.threads) == copy.closed == 1 for copy in Threads.made)
+        assert len(set.union(*[copy.threads for copy in Threads.made])) == threads
+        return run.curves
+
+    together = curves(1)
+    for threads in (2, 4):
+        for name, values in curves(threads).items():
+            np.testing.assert_array_equal(values, together[name], err_msg=name)
+    for row, seed in enumerate((4, 0, 7)):
+        for name, values in curves(2, (seed,)).items():
+            expected = together[name][row]
+            np.testing.assert_allclose(values[0], expected, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_failure_in_one_thread_is_that_of_the_lowest_copy_and_closes_all(threaded):
+    def spoil():
+        raise ValueError("lost")
+
+    Threads.spoil = staticmethod(spoil)
+    settings = dict(collector=Steps(2, 4), policy=PLAIN, seeds=4, iterations=4)
+    for at, message in {
+        (5, 3): "copy 3 of Threads, step 10: step raised ValueError: lost",
+        (6,): "copy 6 of Threads, step 10: step raised ValueError: lost",
+    }.items():
+        env = threaded(2)
+        Threads.at = dict.fromkeys(at, 10)
+        with pytest.raises(EnvironmentFailure, match=message) as caught:
+            train(env, VPG(), **settings)
+        assert caught.value.training.curves["return_mean"].shape == (4, 2)
+        assert [copy.closed for copy in Threads.made] == [1] * 8
+
+
+def test_copies_that_were_made_are_closed_if_another_cannot_be(threaded):
+    def breaks():
+        if len(Threads.made) == 3:
+            raise OSError("no more windows")
+        return Threads()
+
+    env = threaded(2, breaks)
+    with pytest.raises(EnvironmentFailure, match="OSError: no more windows"):
+        train(env, VPG(), collector=Steps(2, 4), policy=PLAIN, seeds=2, iterations=1)
+    assert [copy.closed for copy in Threads.made] == [1] * 3
+
+
+def test_an_interrupt_lets_all_threads_end_their_step_and_keeps_what_was_learned(threaded):
+    def spoil():
+        _thread.interrupt_main()
+        time.sleep(0.2)  # copies are closed only after this step
+
+    env = threaded(2)
+    Threads.spoil = staticmethod(spoil)
+    Threads.at = {1: 10}
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train(env, VPG(), collector=Steps(2, 4), policy=PLAIN, seeds=2, iterations=40)
+    assert caught.value.training.curves["return_mean"].shape == (2, 2)
+    assert [copy.steps for copy in Threads.made] == [10] * 4
+    assert [copy.closed for copy in Threads.made] == [1] * 4
+
+
+def test_threads_are_for_simulators_that_leave_the_interpreter_to_others():
+    assert make("Hopper-v5").threads
+    assert not host(Counting).threads
+    assert not make("CartPole-v1", engine="gymnasium").threads
+    assert not host(vector_of(AutoresetMode.DISABLED)(2)).threads
+
+
 def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch):
     import sys
 
@@ -573,9 +702,9 @@ def test_episodes_in_which_mujoco_reset_a_diverged_world_are_left_out(tmp_path, 
     monkeypatch.chdir(tmp_path)  # MuJoCo leaves a log where it is
     env = host(Exploding, name="Exploding")
     collector = HostCollector(env, Steps(2, 40), (0,))
-    found = collector(*policies_of(env), 0)
+    ongoing, found = collector(*policies_of(env), 0)
     collector.close()
-    assert collector.dropped == 8
+    assert ongoing.dropped.sum() == 8
     assert int(found.environment_steps[0]) == 80
     assert int(found.batch.mask.sum()) == 2 * 4 * 6  # of ten steps, six are in a sound episode
     with pytest.warns(
@@ -683,7 +812,7 @@ def test_envpool_steps_what_gymnasium_steps():
     run = train(env, VPG(), collector=Steps(4, 32), policy=PLAIN, iterations=2)
     assert (run.curves["return_mean"] > 2).all()
     collector = HostCollector(env, Steps(4, 64), (0,))
-    batch = collector(*policies_of(env), 0).batch
+    batch = collector(*policies_of(env), 0)[1].batch
     collector.close()
     mask, going = (
         np.asarray(batch.mask[0]),

@@ -15,6 +15,8 @@ from recollect.collect.host import HostCollector
 from recollect.envs import AbstractEnv, Actions, Step
 from recollect.estimate.advantages import Returns
 from recollect.policies import AbstractPolicy, softmax_policy
+from recollect.run.hosted import HostRun
+from recollect.run.state import CorePool, Limits, seed_keys
 
 KEY = jax.random.key(3)
 LENGTH = 7
@@ -133,16 +135,33 @@ def test_steps_go_on_where_the_last_batch_ended(engine, host_clock):
     np.testing.assert_allclose(fisher_of(curves), (times**2).mean(1) / 4, rtol=1e-3)
 
 
+def test_the_run_state_holds_what_the_host_carries_on(host_clock):
+    """Three of seven steps a batch: afterwards 3, 6, then 2 of the next episode, each paid 1."""
+    shared = (INDEPENDENT, Steps(2, 3), Limits(np.inf, np.inf), BLIND)
+    with CorePool(2) as pool:
+        run = HostRun(host_clock, *shared, (0, 1), seed_keys((0, 1)), pool)
+        state = run.start()
+        assert state.hosted == (None, None)
+        for expected in (3, 6, 2):
+            state, _ = run.advance(state, 1)
+            for ongoing in state.hosted:
+                np.testing.assert_array_equal(ongoing.times, np.full((2, 2), expected))
+                np.testing.assert_array_equal(ongoing.totals, np.full((2, 2), expected))
+                np.testing.assert_array_equal(ongoing.dropped, np.zeros((2, 2)))
+        run.close()
+
+
 @pytest.mark.parametrize("collector", [Steps(3, 5), Episodes(3)], ids=["steps", "episodes"])
 def test_the_host_draws_the_actions_of_the_compiled_engine(collector, host_clock):
     policy = softmax_policy(KEY, 1, 2)
     stacked = jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, policy)
     on_host = HostCollector(host_clock, collector, (0,))
     carry, compiled = collector.init(KEY, Clock()), eqx.filter_jit(collector)
+    ongoing = None
     for iteration in range(3):
         key = jax.random.fold_in(KEY, iteration)
         carry, expected = compiled(key, Clock(), policy, carry, 0.99)
-        found = on_host(stacked, key[None], iteration)
+        ongoing, found = on_host(stacked, key[None], iteration, ongoing)
         mask = np.asarray(expected.batch.mask)
         np.testing.assert_array_equal(found.batch.mask[0], mask)
         for field in FIELDS:
@@ -160,8 +179,9 @@ def test_every_reset_on_the_host_has_a_seed_of_its_own(collector, host_clock):
     def seeds_of(stream, iterations):
         HostClock.made.clear()
         on_host = HostCollector(host_clock, collector, (4, 9), stream)
+        ongoing = None
         for iteration in iterations:
-            on_host(policies, jax.random.split(KEY, 2), iteration)
+            ongoing, _ = on_host(policies, jax.random.split(KEY, 2), iteration, ongoing)
         on_host.close()
         return [seed for copy in HostClock.made for seed in copy.seeds]
 
@@ -245,7 +265,7 @@ def test_a_shorter_batch_on_the_host_leaves_nothing_of_a_longer_one():
     stacked = jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, policy)
     on_host = HostCollector(host(Shrinking, max_steps=12), Episodes(2), (0,))
     for iteration, length in enumerate((9, 7, 5)):
-        found = on_host(stacked, KEY[None], iteration)
+        _, found = on_host(stacked, KEY[None], iteration)
         np.testing.assert_array_equal(found.batch.mask[0], [np.arange(12) < length] * 2)
         assert int(found.environment_steps[0]) == 2 * length
     on_host.close()

@@ -201,7 +201,7 @@ COLLECTING = [
         (
             "host: `Steps` begin anew in every iteration",
             "HostCollector.__call__",
-            "if self.whole or not self.started:",
+            "if self.whole or ongoing is None:",
             "if True:",
             "steps_go_on_where_the_last_batch_ended",
         ),
@@ -232,14 +232,14 @@ COLLECTING = [
         (
             "host: our limit cuts a step too late",
             "HostCollector.__call__",
-            "self.times + 1 >= self.limit",
-            "self.times >= self.limit",
+            "times + 1 >= self.limit",
+            "times >= self.limit",
             "a_limit_of_ours_cuts_episodes",
         ),
         (
             "host: a return goes on into the next episode",
             "HostCollector.__call__",
-            "self.totals[over] = 0.0",
+            "totals[over] = 0.0",
             "pass",
             "no_transition_crosses_the_end_of_an_episode[ours]",
         ),

@@ -2,7 +2,8 @@
 
 `Episodes` and `Steps` mean what they do for compiled environments. Draws come from the same keys as
 there, seeds of resets from (seed, iteration, copy, step), so a repeated iteration repeats itself.
-The policies of all seeds are asked once a step.
+The policies of all seeds are asked once a step. Between iterations a collector keeps only the
+environments; the rest is `Ongoing`.
 """
 
 import functools
@@ -12,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Int, Key
 
 from recollect.batch import Batch
 from recollect.collect.compiled import Episodes, Steps
@@ -22,6 +23,20 @@ from recollect.envs.vectors import close_all
 from recollect.keys import numbered, numbered_each, stream
 from recollect.policies import AbstractPolicy
 from recollect.prng import unrolled
+
+
+class Ongoing(eqx.Module):
+    """What goes on from one iteration to the next, beside the environments themselves.
+
+    In NumPy's arrays, since JAX's have single precision.
+    """
+
+    times: Int[np.ndarray, "seed copy"]
+    """Steps since each copy's episode began."""
+    totals: Float[np.ndarray, "seed copy"]
+    """Sums of the rewards of these steps."""
+    dropped: Int[np.ndarray, "seed copy"]
+    """Episodes that were left out because the simulation diverged, since the start of the run."""
 
 
 class HostCollector:
@@ -59,10 +74,6 @@ class HostCollector:
             times=np.zeros(axes, np.int32),
             mask=np.zeros(axes, bool),
         )
-        self.times = np.zeros(count, np.int32)
-        self.totals = np.zeros(count)
-        self.started = False
-        self.dropped = 0
 
     def close(self) -> None:
         close_all([self.vector])
@@ -76,6 +87,7 @@ class HostCollector:
             returns=nothing,
             lengths=nothing,
             environment_steps=jnp.zeros((), jnp.int32),
+            iteration=jnp.zeros((), jnp.int32),
         )
 
     def warm_up(self, policies: AbstractPolicy, keys: Key[Array, " seed"]) -> None:
@@ -86,26 +98,36 @@ class HostCollector:
         _with_log_probs(policies, jax.tree.map(stacked, empty))
 
     def __call__(
-        self, policies: AbstractPolicy, keys: Key[Array, " seed"], iteration: int
-    ) -> Rollout:
+        self,
+        policies: AbstractPolicy,
+        keys: Key[Array, " seed"],
+        iteration: int,
+        ongoing: Ongoing | None = None,
+    ) -> tuple[Ongoing, Rollout]:
         """A batch of every seed; all arrays begin with the axis of seeds.
 
         Args:
             policies: of all seeds, stacked.
             keys: of the iteration, one for each seed.
             iteration: from which, with seed, copy and step, environments are seeded anew.
+            ongoing: what the call before returned; None to begin an episode in every copy.
         """
         vector = self.vector
         arrays = self.arrays
-        count = len(self.times)
+        count = vector.count
         seed = lambda copy, step: _number(
             self.seeds[copy // self.copies], self.stream, iteration, copy % self.copies, step
         )
-        if self.whole or not self.started:
+        times = np.zeros(count, np.int32)
+        totals = np.zeros(count)
+        dropped = np.zeros(count, np.int32)
+        if ongoing is not None:
+            dropped[:] = ongoing.dropped.ravel()
+        if self.whole or ongoing is None:
             vector.reset([seed(copy, 0) for copy in range(count)])
-            self.times[:] = 0
-            self.totals[:] = 0.0
-            self.started = True
+        else:
+            times[:] = ongoing.times.ravel()
+            totals[:] = ongoing.totals.ravel()
         arrays["mask"][:] = False
         act = self._actor(policies, keys)
         moving = np.ones(count, bool)
@@ -117,10 +139,10 @@ class HostCollector:
             actions = act(t)
             arrays["observations"][t] = vector.observations
             arrays["actions"][t] = actions
-            arrays["times"][t] = self.times
+            arrays["times"][t] = times
             stepped = vector.step(actions, moving)
             real = stepped.real
-            out_of_time = self.times + 1 >= self.limit
+            out_of_time = times + 1 >= self.limit
             truncated = stepped.truncated | stepped.diverged | out_of_time
             arrays["rewards"][t] = stepped.rewards
             arrays["next_observations"][t] = stepped.observations
@@ -128,22 +150,22 @@ class HostCollector:
             arrays["truncated"][t] = truncated
             arrays["mask"][t] = real
             taken += real
-            self.times += 1
-            self.totals += np.where(real, stepped.rewards, 0)
+            times += 1
+            totals += np.where(real, stepped.rewards, 0)
             ended = real & (stepped.terminated | truncated)
             over = ended | ~real
             if not over.any():
                 continue
             with np.errstate(over="ignore"):  # an infinite return is told at the end of training
-                returns[t, ended] = self.totals[ended]
-            lengths[t, ended] = self.times[ended]
+                returns[t, ended] = totals[ended]
+            lengths[t, ended] = times[ended]
             for copy in np.flatnonzero(real & stepped.diverged):
                 arrays["mask"][began[copy] : t + 1, copy] = False
                 returns[t, copy] = np.nan
                 lengths[t, copy] = np.nan
-                self.dropped += 1
-            self.times[over] = 0
-            self.totals[over] = 0.0
+                dropped[copy] += 1
+            times[over] = 0
+            totals[over] = 0.0
             began[over] = t + 1
             if self.whole:
                 moving &= ~ended
@@ -156,12 +178,16 @@ class HostCollector:
             if again.any():
                 vector.restart(again, lambda copy, step=t + 1: seed(copy, step))
         batch = Batch(**{field: self._by_seed(values) for field, values in arrays.items()})
-        return Rollout(
+        rollout = Rollout(
             batch=_with_log_probs(policies, batch),
             returns=self._endings(returns),
             lengths=self._endings(lengths),
             environment_steps=jnp.asarray(taken.reshape(len(self.seeds), -1).sum(1), jnp.int32),
+            iteration=jnp.full(len(self.seeds), iteration, jnp.int32),
         )
+        by_seed = lambda values: values.reshape(len(self.seeds), self.copies)
+        ongoing = Ongoing(times=by_seed(times), totals=by_seed(totals), dropped=by_seed(dropped))
+        return ongoing, rollout
 
     def _by_seed(self, values: np.ndarray) -> Array:
         """From the axes time, copy of all seeds to seed, copy, time."""
@@ -185,13 +211,13 @@ class HostCollector:
         inputs = np.zeros(
             (len(self.seeds), self.copies, self.vector.observations.shape[1] + 1), np.float32
         )
-        rows = inputs.reshape(len(self.times), -1)
+        rows = inputs.reshape(self.vector.count, -1)
 
         def act(step: int) -> np.ndarray:
             rows[:, :-1] = self.vector.observations
             rows[:, -1] = step
             actions = np.asarray(sample(leaves, keys, inputs))
-            return actions.reshape(len(self.times), *actions.shape[2:])
+            return actions.reshape(len(rows), *actions.shape[2:])
 
         return act
 

@@ -28,7 +28,9 @@ from recollect.envs.vectors import (
     close_all,
     described,
     quiet,
+    simulated_by_mujoco,
 )
+from recollect.runtime import cores
 from recollect.settings import checked
 
 Engine = Literal["auto", "compiled", "gymnasium", "envpool"]
@@ -60,6 +62,9 @@ class HostEnv:
     limited: bool = False
     """Whether `max_steps` was given by the user, so that the collector has to truncate episodes. It
     is false for EnvPool, which is told the limit and truncates them itself."""
+    threads: bool = False
+    """Whether a thread for each core steps its share of the copies. It pays for MuJoCo, which lets
+    go of Python's global lock while it simulates; an environment in Python keeps the lock."""
 
     def __post_init__(self):
         if self.observation_size == 0:
@@ -114,7 +119,7 @@ class HostEnv:
             pool = _envpool(self.envpool, count, seed, self.max_steps)
             return GymVector(pool, self.name, seeded=True)
         if not self.workers:
-            return LocalVector([self.make_checked(copy) for copy in range(count)])
+            return LocalVector(self.make_checked, count, cores() if self.threads else 1)
         safe_path = os.environ.get(SAFE_PATH)
         makers = [_Maker(self, copy, os.getpid(), safe_path) for copy in range(count)]
         mode = AutoresetMode.DISABLED
@@ -233,6 +238,7 @@ def host(
         workers=workers,
         vector=source if isinstance(source, VectorEnv) else None,
         limited=max_steps is not None,
+        threads=not isinstance(source, VectorEnv) and simulated_by_mujoco(first),
     )
 
 

@@ -76,19 +76,22 @@ class HostRun(AbstractRun):
             empty = empty.with_fisher(empty)
         self._learn(seeds, empty, 0)
         self.collectors[0].warm_up(stacked, self.keys)
-        return RunState(seeds=seeds, iteration=0)
+        return RunState(seeds=seeds, iteration=0, hosted=(None,) * len(self.collectors))
 
     def advance(self, state, count):
         del count  # always one
         index = state.iteration
-        first, *independent = [
-            collector(state.policies, _keys(self.keys, name, jnp.array(index)), index)
-            for name, collector in zip(STREAMS, self.collectors, strict=False)
+        pairs = [
+            collector(state.policies, _keys(self.keys, name, jnp.array(index)), index, ongoing)
+            for name, collector, ongoing in zip(
+                STREAMS, self.collectors, state.hosted, strict=False
+            )
         ]
+        hosted, (first, *independent) = zip(*pairs, strict=True)
         rollouts = first.with_fisher(independent[0]) if independent else first
         seeds, columns = self._learn(state.seeds, rollouts, index)
         curves = {name: np.asarray(values)[:, None] for name, values in columns.items()}
-        return RunState(seeds=seeds, iteration=index + 1), curves
+        return RunState(seeds=seeds, iteration=index + 1, hosted=hosted), curves
 
     def _learn(self, seeds: SeedState, rollouts: Rollout, index: int):
         def learn(keys, seeds, rollouts):
@@ -98,8 +101,8 @@ class HostRun(AbstractRun):
 
         return in_shares(self.pool, learn, self.keys, seeds, rollouts)
 
-    def warn(self):
-        dropped = sum(collector.dropped for collector in self.collectors)
+    def warn(self, state):
+        dropped = sum(ongoing.dropped.sum() for ongoing in state.hosted if ongoing is not None)
         if dropped:
             warnings.warn(
                 f"{dropped} episodes of {self.env.name} were left out because the simulated world "

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from recollect.algorithms import AbstractAlgorithm, State
 from recollect.algorithms.narrow import narrow_update
 from recollect.batch import Batch
+from recollect.collect.host import Ongoing
 from recollect.collect.rollout import Rollout
 from recollect.policies import AbstractPolicy
 from recollect.runtime import cores
@@ -75,6 +76,9 @@ class RunState:
     """Every array begins with the axis of seeds."""
     iteration: int
     """Iterations so far."""
+    hosted: tuple[Ongoing | None, ...] = ()
+    """For environments on the host, what each of their collectors carries on: the batch's, and that
+    of the independent Fisher batch. None before the first iteration."""
 
     @property
     def policies(self) -> AbstractPolicy:
@@ -104,8 +108,8 @@ class AbstractRun(abc.ABC):
         """The state after `count` more iterations, and the curves of these."""
 
     @abc.abstractmethod
-    def warn(self) -> None:
-        """Warn of what went wrong without stopping the run."""
+    def warn(self, state: RunState) -> None:
+        """Warn of what went wrong until `state` without stopping the run."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -242,7 +242,7 @@ def _training(
     hopeless = recorded.stopped is None and _hopeless(chunks)
     _warn_of_refusals(curves["refused"], seeds, hopeless)
     _warn_of_returns(curves["return_mean"], seeds)
-    run.warn()
+    run.warn(recorded.state)
     return Training(
         policies=recorded.state.policies,
         seeds=seeds,
