@@ -23,6 +23,7 @@ SECTIONS = {
     "trust_region.py": "KL of accepted TRPO steps on fresh states",
     "clip_centre.py": "Samples that PPO's clip silences",
     "training.py": "Training RNPG on cartpole: 50 seeds × 150 iterations × 4 episodes, window 10",
+    "ages_in_use.py": "An update that uses 1 of 32 stored batches",
     "large_update.py": "One update with 80,000 rows and 4,610 parameters",
     "solvers.py": "Solvers against rows and parameters",
 }
