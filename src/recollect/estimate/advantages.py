@@ -66,12 +66,9 @@ class AbstractAdvantages(Settings, eqx.Module):
     """How advantages under the current policy are estimated.
 
     Example:
-        The reward of the step itself, of which nothing but the mean is subtracted.
-
         >>> import recollect as rc
         >>> class Immediate(rc.AbstractAdvantages):
         ...     needs_critic = False
-        ...
         ...     def __call__(self, batches, policy, discount, log_ratio, critic=None):
         ...         advantages = batches.rewards - batches.rewards.mean(where=batches.mask)
         ...         return rc.Estimates(advantages=advantages, targets=batches.rewards)
