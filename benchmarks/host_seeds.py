@@ -1,12 +1,11 @@
-"""Environment steps a second of 8 seeds of Hopper-v5: a thread for each core beside one thread.
+"""Environment steps a second of 8 seeds of Hopper-v5: a process for each core beside one.
 
     python benchmarks/host_seeds.py
 
 Whole training with the preset of RTRPO, without compilation. Two runs of the same seeds take turns,
-one iteration (8,192 steps) each: one steps its 64 copies in a thread for each core, the other all
-of them in one thread. Both update the seeds on every core. Their curves have to be the same bit for
-bit. The ratio is the median over turns, with its 95 % bootstrap interval. It needs an idle machine:
-a thread that holds Python's lock while it waits for a core holds up the other.
+one iteration (8,192 steps) each: one steps its 64 copies in a process for each core, the other all
+of them in its own. Both update the seeds on every core. Their curves have to be the same bit for
+bit. The ratio is the median over turns, with its 95 % bootstrap interval.
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ from recollect.statistics import bootstrap
 
 SEEDS = 8
 TURNS = 10
-THREADS = (False, True)
+ON_CORES = (False, True)
 
 
 def turn(runs: list[HostRun], states: list) -> list[float]:
@@ -50,9 +49,9 @@ def main() -> None:
     with one_blas_thread(), CorePool(SEEDS) as pool:
         runs = [
             HostRun(
-                dataclasses.replace(env, threads=threads), *shared, seeds, seed_keys(seeds), pool
+                dataclasses.replace(env, on_cores=on_cores), *shared, seeds, seed_keys(seeds), pool
             )
-            for threads in THREADS
+            for on_cores in ON_CORES
         ]
         states = [run.start() for run in runs]
         turn(runs, states)  # the first has to reset all copies
@@ -64,10 +63,10 @@ def main() -> None:
     rate = lambda seconds: f"{steps / np.median(seconds):,.0f}"
     interval = f"{ratio.value:.2f} ({ratio.low:.2f} – {ratio.high:.2f})"
     rows = [
-        ("one thread", rate(one), "1.00"),
-        (f"a thread for each of {cores()} cores", rate(several), interval),
+        ("one process", rate(one), "1.00"),
+        (f"a process for each of {cores()} cores", rate(several), interval),
     ]
-    print(*markdown(("8 seeds of Hopper-v5", "steps/s", "/ one thread"), rows), sep="\n")
+    print(*markdown(("8 seeds of Hopper-v5", "steps/s", "/ one process"), rows), sep="\n")
 
 
 if __name__ == "__main__":

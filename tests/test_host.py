@@ -1,13 +1,11 @@
 """Environments on the host: nothing of reuse goes wrong, whichever way they come."""
 
-import _thread
 import dataclasses
 import multiprocessing
 import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -28,13 +26,16 @@ from recollect.algorithms import REFUSALS, RPG, RTRPO, TRPO, VNPG, VPG
 from recollect.cli import main
 from recollect.collect.host import HostCollector
 from recollect.envs import CartPole
+from recollect.envs.core_vector import CoreVector
 from recollect.envs.spaces import actions_of, decoder, encoder
+from recollect.envs.vectors import Checked, LocalVector
 from recollect.estimate.advantages import Returns
 from recollect.estimate.fisher import ExpectedFisher
 from recollect.policies import Gaussian, Policy, mlp, softmax_policy
 from recollect.policies.architecture import Architecture, make_policy
 from recollect.policies.normaliser import Normaliser
 from recollect.policies.scores import score_matrix
+from recollect.runtime import core_numbers
 from recollect.tree import flatten
 
 PLAIN = Architecture(widths=(), normalise=False)
@@ -451,129 +452,70 @@ def test_mistakes_are_named_at_construction(call, message):
         call()
 
 
-class Threads(Counting):
-    """Remembers the threads in which each copy was made, reset, stepped and closed.
-
-    The copies in `at` call `spoil` in the step of that number.
-    """
-
-    made: list["Threads"] = []
-    at: dict[int, int] = {}
-    spoil = staticmethod(lambda: None)
-
-    def __init__(self):
-        super().__init__()
-        self.threads = {threading.get_ident()}
-        self.steps = 0
-        self.closed = 0
-        self.number = len(Threads.made)
-        Threads.made.append(self)
-
-    def reset(self, *, seed=None, options=None):
-        self.threads.add(threading.get_ident())
-        return super().reset(seed=seed)
-
-    def step(self, action):
-        self.threads.add(threading.get_ident())
-        assert not self.closed
-        self.steps += 1
-        if Threads.at.get(self.number) == self.steps:
-            Threads.spoil()
-        return super().step(action)
-
-    def close(self):
-        self.threads.add(threading.get_ident())
-        self.closed += 1
-
-
 @pytest.fixture
-def threaded(monkeypatch):
-    """Returns the function that makes an environment whose copies some threads will step."""
-    before = threading.active_count()
-
-    def in_threads(count, factory=Threads):
-        monkeypatch.setattr("recollect.envs.hosted.cores", lambda: count)
-        env = dataclasses.replace(host(factory), threads=True)
-        Threads.made.clear()
-        return env
-
-    yield in_threads
-    Threads.made.clear()
-    Threads.at = {}
-    assert threading.active_count() == before
+def on_cores(monkeypatch):
+    """Two processes for copies of a MuJoCo environment, whatever cores there are."""
+    monkeypatch.setattr("recollect.envs.core_vector.cores", lambda: 2)
+    monkeypatch.setattr("recollect.envs.core_vector.core_numbers", lambda: core_numbers()[:1] * 2)
+    return make("InvertedPendulum-v5", engine="gymnasium", max_steps=7)
 
 
-@pytest.mark.parametrize("collector", [Steps(3, 16), Episodes(3)], ids=["steps", "episodes"])
-def test_results_do_not_depend_on_the_number_of_threads(collector, threaded):
-    def curves(threads, seeds=(4, 0, 7)):
-        env = dataclasses.replace(threaded(threads), max_steps=40)
-        settings = dict(collector=collector, policy=PLAIN, iterations=3)
-        run = train(env, RPG(window=2, learning_rate=0.1), seeds=seeds, **settings)
-        assert len(Threads.made) == len(seeds) * 3
-        assert all(len(copy.threads) == copy.closed == 1 for copy in Threads.made)
-        assert len(set.union(*[copy.threads for copy in Threads.made])) == threads
-        return run.curves
-
-    together = curves(1)
-    for threads in (2, 4):
-        for name, values in curves(threads).items():
-            np.testing.assert_array_equal(values, together[name], err_msg=name)
-    for row, seed in enumerate((4, 0, 7)):
-        for name, values in curves(2, (seed,)).items():
-            expected = together[name][row]
-            np.testing.assert_allclose(values[0], expected, rtol=1e-4, atol=1e-6, err_msg=name)
-
-
-def test_a_failure_in_one_thread_is_that_of_the_lowest_copy_and_closes_all(threaded):
-    def spoil():
-        raise ValueError("lost")
-
-    Threads.spoil = staticmethod(spoil)
-    settings = dict(collector=Steps(2, 4), policy=PLAIN, seeds=4, iterations=4)
-    for at, message in {
-        (5, 3): "copy 3 of Threads, step 10: step raised ValueError: lost",
-        (6,): "copy 6 of Threads, step 10: step raised ValueError: lost",
-    }.items():
-        env = threaded(2)
-        Threads.at = dict.fromkeys(at, 10)
-        with pytest.raises(EnvironmentFailure, match=message) as caught:
-            train(env, VPG(), **settings)
-        assert caught.value.training.curves["return_mean"].shape == (4, 2)
-        assert [copy.closed for copy in Threads.made] == [1] * 8
+def test_a_process_for_each_core_steps_as_one_process_does(on_cores):
+    together = LocalVector(on_cores.make_checked, range(5))
+    apart = CoreVector(on_cores.make_checked, 5)
+    rng = np.random.default_rng(0)
+    for vector in (together, apart):
+        vector.reset([11, 12, 13, 14, 15])
+    np.testing.assert_array_equal(together.observations, apart.observations)
+    for t in range(20):
+        actions = rng.uniform(-3, 3, (5, 1)).astype(np.float32)
+        moving = rng.random(5) < 0.8
+        one, other = (vector.step(actions, moving) for vector in (together, apart))
+        for field, values in one._asdict().items():
+            np.testing.assert_array_equal(values, getattr(other, field), err_msg=field)
+        ended = one.terminated | one.truncated
+        for vector in (together, apart):
+            vector.restart(ended, lambda copy, t=t: 100 * t + copy)
+        np.testing.assert_array_equal(together.observations, apart.observations)
+    together.close()
+    apart.close()
+    assert all(worker.poll() is not None for worker in apart._workers)
 
 
-def test_copies_that_were_made_are_closed_if_another_cannot_be(threaded):
-    def breaks():
-        if len(Threads.made) == 3:
-            raise OSError("no more windows")
-        return Threads()
-
-    env = threaded(2, breaks)
-    with pytest.raises(EnvironmentFailure, match="OSError: no more windows"):
-        train(env, VPG(), collector=Steps(2, 4), policy=PLAIN, seeds=2, iterations=1)
-    assert [copy.closed for copy in Threads.made] == [1] * 3
-
-
-def test_an_interrupt_lets_all_threads_end_their_step_and_keeps_what_was_learned(threaded):
-    def spoil():
-        _thread.interrupt_main()
-        time.sleep(0.2)  # copies are closed only after this step
-
-    env = threaded(2)
-    Threads.spoil = staticmethod(spoil)
-    Threads.at = {1: 10}
-    with pytest.raises(KeyboardInterrupt) as caught:
-        train(env, VPG(), collector=Steps(2, 4), policy=PLAIN, seeds=2, iterations=40)
-    assert caught.value.training.curves["return_mean"].shape == (2, 2)
-    assert [copy.steps for copy in Threads.made] == [10] * 4
-    assert [copy.closed for copy in Threads.made] == [1] * 4
+def test_what_fails_in_a_process_for_a_core_is_named_and_all_end(on_cores):
+    other = dataclasses.replace(on_cores, action_space=gym.spaces.Discrete(2))
+    with pytest.raises(EnvironmentFailure, match="copy 0 of InvertedPendulum-v5 has other spaces"):
+        CoreVector(other.make_checked, 3)
+    vector = CoreVector(on_cores.make_checked, 3)
+    vector._workers[1].kill()
+    with pytest.raises(EnvironmentFailure, match="a process that steps environments died"):
+        vector.reset([1, 2, 3])
+    vector.close()
+    assert all(worker.poll() is not None for worker in vector._workers)
 
 
-def test_threads_are_for_simulators_that_leave_the_interpreter_to_others():
-    assert make("Hopper-v5").threads
-    assert not host(Counting).threads
-    assert not make("CartPole-v1", engine="gymnasium").threads
-    assert not host(vector_of(AutoresetMode.DISABLED)(2)).threads
+def test_processes_are_for_mujoco_environments_of_gymnasium():
+    assert make("Hopper-v5").on_cores
+    assert not make("CartPole-v1", engine="gymnasium").on_cores
+    assert not host(lambda: gym.make("Hopper-v5")).on_cores
+    assert not host(vector_of(AutoresetMode.DISABLED)(2)).on_cores
+
+
+def test_copies_that_were_made_are_closed_if_another_cannot_be():
+    closed = []
+
+    class Closing(Counting):
+        def close(self):
+            closed.append(self)
+
+    def breaks(copy):
+        if copy == 2:
+            raise EnvironmentFailure("no more windows")
+        return Checked(Closing(), "Closing", copy)
+
+    with pytest.raises(EnvironmentFailure, match="no more windows"):
+        LocalVector(breaks, range(4))
+    assert len(closed) == 2
 
 
 def test_a_missing_package_is_named_with_the_line_to_type(monkeypatch):

@@ -14,9 +14,10 @@ from recollect.algorithms import RNPG, VPG
 from recollect.collect.host import HostCollector
 from recollect.envs import AbstractEnv, Actions, Step
 from recollect.estimate.advantages import Returns
+from recollect.keys import seed_keys
 from recollect.policies import AbstractPolicy, softmax_policy
 from recollect.run.hosted import HostRun
-from recollect.run.state import CorePool, Limits, seed_keys
+from recollect.run.state import CorePool, Limits
 
 KEY = jax.random.key(3)
 LENGTH = 7

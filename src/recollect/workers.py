@@ -45,7 +45,7 @@ def on_every_core(
         ChildProcessError: if a process died.
     """
     number = min(cores(), len(tasks), at_once or len(tasks))
-    workers = [_start(core) for core in core_numbers()[:number]]
+    workers = [start_worker(core) for core in core_numbers()[:number]]
     free: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
     for worker in workers:
         free.put(worker)
@@ -53,7 +53,8 @@ def on_every_core(
     def run_on_free_worker(task: Task) -> Result:
         worker = free.get()
         try:
-            return _ask(worker, function, task)
+            send(worker, function, task)
+            return receive(worker)
         finally:
             free.put(worker)
 
@@ -75,7 +76,7 @@ def on_every_core(
             worker.wait()
 
 
-def _start(core: int) -> subprocess.Popen:
+def start_worker(core: int) -> subprocess.Popen:
     """Start a process on one core that runs `serve`."""
     # Not by multiprocessing, which would run the caller's script again. The program below first
     # sets the core, as JAX looks at the cores once, when it is imported; systems that cannot
@@ -97,29 +98,39 @@ serve(answers, {os.getpid()})
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def _ask(worker: subprocess.Popen, function: Callable, task):
-    """`function(task)`, computed by a worker."""
+def send(worker: subprocess.Popen, function: Callable, task) -> None:
+    """Let a worker begin to compute `function(task)`."""
     assert worker.stdin is not None
-    assert worker.stdout is not None
     try:
         pickle.dump((function, task), worker.stdin)
         worker.stdin.flush()
+    except OSError as error:
+        raise _death(worker) from error
+
+
+def receive(worker: subprocess.Popen):
+    """What the worker has computed; waits for it, and raises what it raised."""
+    assert worker.stdout is not None
+    try:
         answer = pickle.load(worker.stdout)
     except (EOFError, OSError) as error:
-        raise ChildProcessError(
-            f"A process of ours ended with status {worker.wait()}; "
-            "the machine may be short of memory."
-        ) from error
+        raise _death(worker) from error
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def _death(worker: subprocess.Popen) -> ChildProcessError:
+    return ChildProcessError(
+        f"A process of ours ended with status {worker.wait()}; the machine may be short of memory."
+    )
 
 
 def serve(answers: BinaryIO, parent: int) -> None:
     """The loop of a worker process, until its standard input ends.
 
     It reads pickled pairs of a function and its argument, and writes pickled results. Errors are
-    results too, which `_ask` raises.
+    results too, which `receive` raises.
 
     Args:
         answers: where results are written.

@@ -18,6 +18,7 @@ from gymnasium.wrappers import TimeLimit
 
 from recollect.checks import check_name
 from recollect.envs.base import Actions, check_max_steps
+from recollect.envs.core_vector import CoreVector
 from recollect.envs.spaces import actions_of, encoder
 from recollect.envs.vectors import (
     AbstractVector,
@@ -62,9 +63,8 @@ class HostEnv:
     limited: bool = False
     """Whether `max_steps` was given by the user, so that the collector has to truncate episodes. It
     is false for EnvPool, which is told the limit and truncates them itself."""
-    threads: bool = False
-    """Whether a thread for each core steps its share of the copies. It pays for MuJoCo, which lets
-    go of Python's global lock while it simulates; an environment in Python keeps the lock."""
+    on_cores: bool = False
+    """Whether a process for each core steps its share of the copies."""
 
     def __post_init__(self):
         if self.observation_size == 0:
@@ -119,7 +119,9 @@ class HostEnv:
             pool = _envpool(self.envpool, count, seed, self.max_steps)
             return GymVector(pool, self.name, seeded=True)
         if not self.workers:
-            return LocalVector(self.make_checked, count, cores() if self.threads else 1)
+            if self.on_cores and min(cores(), count) > 1:
+                return CoreVector(self.make_checked, count)
+            return LocalVector(self.make_checked, range(count))
         safe_path = os.environ.get(SAFE_PATH)
         makers = [_Maker(self, copy, os.getpid(), safe_path) for copy in range(count)]
         mode = AutoresetMode.DISABLED
@@ -238,7 +240,7 @@ def host(
         workers=workers,
         vector=source if isinstance(source, VectorEnv) else None,
         limited=max_steps is not None,
-        threads=not isinstance(source, VectorEnv) and simulated_by_mujoco(first),
+        on_cores=not isinstance(source, VectorEnv) and _worth_a_process(source, first),
     )
 
 
@@ -268,6 +270,16 @@ def host_by_name(
     if name not in gym.registry and ":" not in name:
         check_name("env", name, (), gym.registry, "the names that Gymnasium knows")
     return host(_ById(name, max_steps), name=name, max_steps=max_steps, workers=workers)
+
+
+def _worth_a_process(source: Any, env: gym.Env) -> bool:
+    """Whether copies are stepped in a process for each core, unasked.
+
+    Only what comes with Gymnasium is sure to be made there as it is here, and only MuJoCo's steps
+    take long enough.
+    """
+    ours = env.spec is not None and str(env.spec.entry_point).startswith("gymnasium.")
+    return isinstance(source, _ById) and ours and simulated_by_mujoco(env)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,6 @@ import abc
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
@@ -240,105 +239,53 @@ class AbstractVector(abc.ABC):
 
 def close_all(resources: Iterable[Any]) -> None:
     """Call `close` of every resource; failures become one warning, so that results are not lost."""
-    _warn_unless_closed([_close(resource) for resource in resources])
-
-
-def _close(resource: Any) -> Exception | None:
-    """Call `close`; returns what it raised."""
-    try:
-        resource.close()
-    except Exception as error:
-        return error
-    return None
-
-
-def _warn_unless_closed(raised: Iterable[Exception | None]) -> None:
-    failures = [error for error in raised if error is not None]
+    failures = []
+    for resource in resources:
+        try:
+            resource.close()
+        except Exception as error:
+            failures.append(error)
     if failures:
         more = f" and {len(failures) - 1} more failed as well" if len(failures) > 1 else ""
         warnings.warn(
-            f"close raised {described(failures[0])}{more}; what was learned is kept.", stacklevel=3
+            f"close raised {described(failures[0])}{more}; what was learned is kept.", stacklevel=2
         )
 
 
 class LocalVector(AbstractVector):
-    """Copies in this process, dealt out to one or several threads.
-
-    Each thread steps its copies one after another. A copy is made, stepped and closed in the same
-    thread, as windows and graphics contexts require. With one thread it is the caller's.
+    """Copies in this process, stepped one after another.
 
     Args:
         make: makes the copy of a number.
-        count: number of copies.
-        threads: how many threads step them, at most one for each copy.
+        copies: their numbers.
     """
 
     rests = True
 
-    def __init__(self, make: Callable[[int], Checked], count: int, threads: int = 1):
-        self.count = count
-        threads = min(threads, count)
-        self._threads = [ThreadPoolExecutor(1) for _ in range(threads)] if threads > 1 else []
+    def __init__(self, make: Callable[[int], Checked], copies: Sequence[int]):
+        self.count = len(copies)
         self._envs: list[Checked] = []
         try:
-            for i in range(count):
-                # One at a time: constructors may share files or imports.
-                self._in_threads(lambda i: self._envs.append(make(i)), [i])
+            for copy in copies:
+                self._envs.append(make(copy))
         except BaseException:
             self.close()
             raise
         self._decode = decoder(self._envs[0].action_space)
-        self.observations = np.zeros((count, self._envs[0].size), np.float32)
-
-    def _in_threads(self, function: Callable[[int], None], copies: Iterable[int]) -> None:
-        """Call `function` with the number of every copy, in the thread of that copy.
-
-        A thread stops at its first failure. Once all have ended, the failure of the lowest copy is
-        raised, which is the one that a single thread would have met.
-        """
-        if not self._threads:
-            for i in copies:
-                function(i)
-            return
-        failures: dict[int, BaseException] = {}
-
-        def run(share: list[int]) -> None:
-            for i in share:
-                try:
-                    function(i)
-                except BaseException as error:
-                    failures[i] = error
-                    return
-
-        shares: list[list[int]] = [[] for _ in self._threads]
-        for i in copies:
-            # Dealt out in turn, so that each thread has copies of every seed, long and short.
-            shares[i % len(shares)].append(i)
-        pairs = zip(self._threads, shares, strict=True)
-        wait([thread.submit(run, share) for thread, share in pairs if share])
-        if failures:
-            raise failures[min(failures)]
+        self.observations = np.zeros((self.count, self._envs[0].size), np.float32)
 
     def reset(self, seeds):
-        self._begin(range(self.count), lambda i: seeds[i])
-
-    def _begin(self, copies: Iterable[int], seeds: Callable[[int], int]) -> None:
-        def reset(i: int) -> None:
-            self.observations[i], _ = self._envs[i].reset(seed=seeds(i))
-
-        self._in_threads(reset, copies)
+        for i, env in enumerate(self._envs):
+            self.observations[i], _ = env.reset(seed=seeds[i])
 
     def step(self, actions, moving):
         decoded = self._decode(actions)
         rewards = np.zeros(self.count, np.float32)
         terminated, truncated, diverged = np.zeros((3, self.count), bool)
-
-        def step(i: int) -> None:
+        for i in np.flatnonzero(moving).tolist():
             row, rewards[i], terminated[i], truncated[i], info = self._envs[i].step(decoded[i])
             self.observations[i] = row
             diverged[i] = info["diverged"]
-
-        self._in_threads(step, np.flatnonzero(moving).tolist())
         return Stepped(
             observations=self.observations.copy(),
             rewards=rewards,
@@ -349,19 +296,11 @@ class LocalVector(AbstractVector):
         )
 
     def restart(self, which, seeds):
-        self._begin(np.flatnonzero(which).tolist(), seeds)
+        for i in np.flatnonzero(which).tolist():
+            self.observations[i], _ = self._envs[i].reset(seed=seeds(i))
 
     def close(self):
-        # After an interrupt a thread may still be in a step: closing waits in line behind it.
-        raised: list[Exception | None] = [None] * len(self._envs)
-
-        def close(i: int) -> None:
-            raised[i] = _close(self._envs[i])
-
-        self._in_threads(close, range(len(self._envs)))
-        _warn_unless_closed(raised)
-        for thread in self._threads:
-            thread.shutdown()
+        close_all(self._envs)
 
 
 class GymVector(AbstractVector):
