@@ -1000,10 +1000,10 @@ SOLVING = [
     *_in(
         "test_project",
         (
-            "a ball's inside is stretched to its surface",
+            "a ball of another radius",
             "Ball.__call__",
-            "jnp.minimum(1.0, ",
-            "(",
+            "self.radius)",
+            "2 * self.radius)",
             "box_ball_and_none",
         ),
         (
@@ -1015,16 +1015,9 @@ SOLVING = [
         ),
         (
             "the floor is taken from the mass once",
-            "_onto_simplex",
-            "1 - values.size * floor",
-            "1 - floor",
-            "simplex_finds_the_nearest_distribution",
-        ),
-        (
-            "the cut of the simplex one entry later",
-            "_onto_simplex",
-            "jnp.sum(descending > excess) - 1]",
-            "jnp.sum(descending > excess)]",
+            "Simplex.__call__",
+            "1 - row.size * self.floor",
+            "1 - self.floor",
             "simplex_finds_the_nearest_distribution",
         ),
     ),

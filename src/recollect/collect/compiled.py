@@ -25,7 +25,19 @@ from recollect.policies import AbstractPolicy
 
 
 class Episodes(AbstractCollector):
-    """Whole episodes, each cut at the environment's `max_steps`: the paper's B trajectories."""
+    """Whole episodes, each cut at the environment's `max_steps`: the paper's B trajectories.
+
+    Example:
+        >>> import jax
+        >>> import recollect as rc
+        >>> env, key = rc.CartPole(max_steps=50), jax.random.key(0)
+        >>> policy = rc.Architecture().build(key, env)
+        >>> _, rollout = rc.Episodes(3)(key, env, policy, None, 0.99)
+        >>> rollout.batch.rewards.shape  # padded to the longest that an episode can be
+        (3, 50)
+        >>> bool(rollout.environment_steps == rollout.batch.mask.sum())
+        True
+    """
 
     episodes: int = eqx.field(static=True, default=4)
 
@@ -58,7 +70,15 @@ class Episodes(AbstractCollector):
 
 
 class Steps(AbstractCollector):
-    """A fixed number of steps in each of several copies; episodes go on in the next batch."""
+    """A fixed number of steps in each of several copies; episodes go on in the next batch.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.train("CartPole-v1", rc.RTRPO(), collector=rc.Steps(2, 8), iterations=2).curves[
+        ...     "environment_steps"
+        ... ].tolist()
+        [[16.0, 32.0]]
+    """
 
     copies: int = eqx.field(static=True, default=4)
     steps: int = eqx.field(static=True, default=128)
@@ -110,6 +130,13 @@ class Draws(AbstractCollector):
     Section 2.3 of the paper. Each restarts the environment and walks T steps without a time limit.
     A walk that terminates before T stands for an absorbing state in which no action matters: it is
     masked out, and counted as `absorbed`.
+
+    Example:
+        >>> import recollect as rc
+        >>> lqc = rc.make("LQC")
+        >>> exact = rc.RNPG(discount=lqc.discount, advantages=rc.ExactAdvantages())
+        >>> rc.train(lqc, exact, collector=rc.Draws(5), iterations=2).curves["refused"].tolist()
+        [[0.0, 0.0]]
     """
 
     samples: int = eqx.field(static=True, default=5)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from recollect.batch import Batch
 from recollect.envs.base import AbstractEnv
 from recollect.policies import AbstractPolicy
+from recollect.settings import Settings
 
 
 class Rollout(eqx.Module):
@@ -47,7 +48,7 @@ class Rollout(eqx.Module):
         return dataclasses.replace(self, environment_steps=steps, fisher_batch=other.batch)
 
 
-class AbstractCollector(eqx.Module):
+class AbstractCollector(Settings, eqx.Module):
     """How a batch is gathered. `init` makes what is carried from one iteration to the next."""
 
     def init(self, key: PRNGKeyArray, env: AbstractEnv) -> Any:

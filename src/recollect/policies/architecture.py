@@ -123,18 +123,20 @@ def env_name(env: AbstractEnv | HostEnv) -> str:
     return env.name if isinstance(env, HostEnv) else type(env).__name__
 
 
-Start = AbstractPolicy | Architecture | Callable[[PRNGKeyArray], AbstractPolicy] | None
+InitialPolicy = AbstractPolicy | Architecture | Callable[[PRNGKeyArray], AbstractPolicy] | None
 """Where training starts: a policy, an architecture, a function from a key to a policy, or None for
 the default architecture."""
 
 
-def make_policy(key: PRNGKeyArray, env: AbstractEnv | HostEnv, start: Start) -> AbstractPolicy:
+def make_policy(
+    key: PRNGKeyArray, env: AbstractEnv | HostEnv, start: InitialPolicy
+) -> AbstractPolicy:
     """The policy that training starts from.
 
     Args:
         key: for initial weights; a policy given as `start` does not use it.
         env: that the policy will act in.
-        start: see `Start`.
+        start: see `InitialPolicy`.
     """
     if isinstance(start, AbstractPolicy):
         return start

@@ -20,7 +20,7 @@ from recollect.algorithms import AbstractAlgorithm
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv
 from recollect.keys import numbered, stream
-from recollect.policies.architecture import Start, make_policy
+from recollect.policies.architecture import InitialPolicy, make_policy
 from recollect.run.state import (
     AbstractRun,
     CorePool,
@@ -47,7 +47,7 @@ class CompiledRun(AbstractRun):
         algorithm: AbstractAlgorithm,
         collector: AbstractCollector,
         limits: Limits,
-        policy: Start,
+        policy: InitialPolicy,
         keys: Key[Array, " seed"],
         pool: CorePool,
     ):
@@ -79,7 +79,7 @@ class CompiledRun(AbstractRun):
     def close(self): ...
 
 
-def _start_seeds(problem, policy: Start, keys: Key[Array, " seed"]) -> SeedState:
+def _start_seeds(problem, policy: InitialPolicy, keys: Key[Array, " seed"]) -> SeedState:
     algorithm, env, collector, _ = problem
 
     def one(key):

@@ -16,7 +16,7 @@ from recollect.policies import (
     ShiftPolicy,
     Softmax,
 )
-from recollect.policies.architecture import Architecture, Start, env_name, make_policy
+from recollect.policies.architecture import Architecture, InitialPolicy, env_name, make_policy
 from recollect.step.project import Simplex
 
 
@@ -41,7 +41,7 @@ def check_draws(algorithm: AbstractAlgorithm, collector: AbstractCollector) -> N
 
 
 def check_fit(
-    env: AbstractEnv | HostEnv, algorithm: AbstractAlgorithm, start: Start = None
+    env: AbstractEnv | HostEnv, algorithm: AbstractAlgorithm, start: InitialPolicy = None
 ) -> None:
     """Raise unless the policy can act in the environment and the algorithm's settings make sense
     there."""

@@ -17,7 +17,7 @@ from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.envs import HostEnv
 from recollect.keys import Name, numbered, stream
 from recollect.policies import AbstractPolicy
-from recollect.policies.architecture import Start, make_policy
+from recollect.policies.architecture import InitialPolicy, make_policy
 from recollect.run.compiled import learn_one_by_one
 from recollect.run.state import AbstractRun, CorePool, Limits, RunState, SeedState, in_shares
 from recollect.runtime import jit
@@ -38,7 +38,7 @@ class HostRun(AbstractRun):
         algorithm: AbstractAlgorithm,
         collector: AbstractCollector,
         limits: Limits,
-        policy: Start,
+        policy: InitialPolicy,
         seeds: tuple[int, ...],
         keys: Key[Array, " seed"],
         pool: CorePool,

@@ -20,7 +20,7 @@ from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, HostEnv, host, make
 from recollect.keys import seed_keys
 from recollect.policies import AbstractPolicy
-from recollect.policies.architecture import Start
+from recollect.policies.architecture import InitialPolicy
 from recollect.run.compiled import CHUNK_ITERATIONS, CompiledRun
 from recollect.run.fit import check_draws, check_fit
 from recollect.run.hosted import HostRun
@@ -74,7 +74,7 @@ def train(
     algorithm: AbstractAlgorithm | str,
     *,
     collector: AbstractCollector | None = None,
-    policy: Start = None,
+    policy: InitialPolicy = None,
     seeds: int | Sequence[int] = 1,
     iterations: int | None = None,
     environment_steps: int | None = None,
@@ -127,7 +127,7 @@ def train(
     if collector is None:
         collector = default_collector(algorithm)
     check_type("collector", collector, AbstractCollector, Episodes(4))
-    check_type("policy", policy, Start)
+    check_type("policy", policy, InitialPolicy)
     seeds = _seeds(seeds)
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)

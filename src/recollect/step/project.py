@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from optax.projections import projection_l2_ball, projection_simplex
 
 from recollect.checks import check_number
 from recollect.settings import Settings
@@ -75,10 +76,8 @@ class Ball(AbstractProjection):
         check_number("radius", self.radius, low=0, open_low=True, remedy="give a radius above 0")
 
     def __call__(self, policy: Module) -> Module:
-        squares = [jnp.sum(x**2) for x in jax.tree.leaves(split_parameters(policy)[0])]
-        norm = jnp.sqrt(sum(squares))
-        scale = jnp.minimum(1.0, self.radius / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
-        return _map_arrays(lambda x: x * scale, policy)
+        parameters, rest = split_parameters(policy)
+        return eqx.combine(projection_l2_ball(parameters, self.radius), rest)
 
 
 class Simplex(AbstractProjection):
@@ -107,21 +106,11 @@ class Simplex(AbstractProjection):
         )
 
     def __call__(self, policy: Module) -> Module:
+        def onto(row: Float[Array, " action"]) -> Float[Array, " action"]:
+            return projection_simplex(row - self.floor, 1 - row.size * self.floor) + self.floor
+
         # A table keeps its actions along the first axis (see `networks.table`).
-        return _map_arrays(
-            lambda x: jax.vmap(lambda row: _onto_simplex(row, self.floor), 1, 1)(x), policy
-        )
-
-
-def _onto_simplex(
-    values: Float[Array, " n"], floor: Float[Array, ""] | float
-) -> Float[Array, " n"]:
-    """Nearest point with entries ≥ floor and sum 1: subtract a constant and cut, by sorting."""
-    mass = 1 - values.size * floor
-    descending = jnp.sort(values - floor)[::-1]
-    excess = (jnp.cumsum(descending) - mass) / jnp.arange(1, values.size + 1)
-    cut = excess[jnp.sum(descending > excess) - 1]
-    return jnp.maximum(values - floor - cut, 0) + floor
+        return _map_arrays(jax.vmap(onto, 1, 1), policy)
 
 
 def _map_arrays(function, policy: Module) -> Module:
