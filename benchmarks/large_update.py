@@ -56,7 +56,8 @@ def ours(tolerance: float):
     import jax.numpy as jnp
 
     from recollect.estimate.fisher import Fisher
-    from recollect.policies.scores import fold, score_matrix
+    from recollect.policies.chunks import fold
+    from recollect.policies.scores import score_matrix
     from recollect.step.solve import Auto, ConjugateGradients
 
     weights, *arrays = data()

@@ -17,8 +17,8 @@ from recollect.envs import ENVIRONMENTS
 from recollect.run.presets import default_collector
 from recollect.theory import EXPERIMENTS, Gain, Ode
 from recollect.theory.findings import panels
-from recollect.theory.gain import Prediction, Reusable
 from recollect.theory.ode import SERIES
+from recollect.theory.prediction import Prediction, Reusable
 
 FIRST_COLUMNS = ["algorithm", "seed", "iteration", "environment_steps"]
 

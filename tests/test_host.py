@@ -26,9 +26,10 @@ from recollect.algorithms import REFUSALS, RPG, RTRPO, TRPO, VNPG, VPG
 from recollect.cli import main
 from recollect.collect.host import HostCollector
 from recollect.envs import CartPole
+from recollect.envs.checked import Checked
 from recollect.envs.core_vector import CoreVector
 from recollect.envs.spaces import actions_of, decoder, encoder
-from recollect.envs.vectors import Checked, LocalVector
+from recollect.envs.vectors import LocalVector
 from recollect.estimate.advantages import Returns
 from recollect.estimate.fisher import ExpectedFisher
 from recollect.policies import Gaussian, Policy, mlp, softmax_policy

@@ -21,7 +21,8 @@ from recollect.policies import (
     tabular_direct_policy,
     tabular_softmax_policy,
 )
-from recollect.policies.scores import TracedScores, expected_score_matrix, fold, score_matrix
+from recollect.policies.chunks import fold
+from recollect.policies.scores import TracedScores, expected_score_matrix, score_matrix
 from recollect.tree import flatten
 
 KEY = jax.random.key(0)

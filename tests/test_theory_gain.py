@@ -14,8 +14,9 @@ from recollect.estimate.advantages import GAE, ExactAdvantages
 from recollect.policies import AbstractPolicy, ShiftPolicy, softmax_policy, tabular_softmax_policy
 from recollect.theory.corridor import switched_corridor
 from recollect.theory.covariance import BLOCKS, Moments, moments, optimum, stationary_covariance
-from recollect.theory.gain import Gain, _components, near_floor, noise_ratio, predict_gain
+from recollect.theory.gain import Gain
 from recollect.theory.lqc import asymptotic_variance, gradient_variance, inverse_fisher_moments
+from recollect.theory.prediction import _components, near_floor, noise_ratio, predict_gain
 from recollect.tree import flatten
 
 BATCH, DAMPING = 4, 0.01

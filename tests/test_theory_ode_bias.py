@@ -14,18 +14,13 @@ from recollect.envs import LQC, chain, garnet, make
 from recollect.estimate.fisher import Fisher
 from recollect.policies import ShiftPolicy, tabular_softmax_policy
 from recollect.policies.scores import score_matrix
-from recollect.theory.bias import Bias, Deviations, controlled
+from recollect.statistics import jackknife
+from recollect.theory.bias import Bias
+from recollect.theory.deviations import Deviations, controlled
 from recollect.theory.enumeration import mean_inverse_fisher, occupancy_of_cells, outcomes
+from recollect.theory.flow import draw_lqc, draw_tabular, integrate, lqc_problem, tabular_problem
 from recollect.theory.lqc import inverse_fisher_moments
-from recollect.theory.ode import (
-    Ode,
-    draw_lqc,
-    draw_tabular,
-    integrate,
-    jackknife,
-    lqc_problem,
-    tabular_problem,
-)
+from recollect.theory.ode import Ode
 
 matplotlib.use("Agg")
 ENV = chain(length=3, discount=0.8)

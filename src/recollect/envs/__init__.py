@@ -6,7 +6,8 @@ from recollect.checks import check_name
 from recollect.envs.acrobot import Acrobot
 from recollect.envs.base import AbstractEnv, AbstractOracle, Actions, Step
 from recollect.envs.cartpole import CartPole
-from recollect.envs.hosted import ENGINES, Engine, EnvironmentFailure, HostEnv, host, host_by_name
+from recollect.envs.checked import EnvironmentFailure
+from recollect.envs.hosted import ENGINES, Engine, HostEnv, host, host_by_name
 from recollect.envs.inverted_pendulum import InvertedPendulum
 from recollect.envs.lqc import LQC
 from recollect.envs.mdp_file import load_mdp

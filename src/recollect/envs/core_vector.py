@@ -10,13 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from recollect.envs.vectors import (
-    AbstractVector,
-    Checked,
-    EnvironmentFailure,
-    LocalVector,
-    Stepped,
-)
+from recollect.envs.checked import Checked, EnvironmentFailure
+from recollect.envs.vectors import AbstractVector, LocalVector, Stepped
 from recollect.runtime import core_numbers, cores
 from recollect.workers import receive, send, start_worker
 

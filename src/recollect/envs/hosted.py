@@ -18,19 +18,10 @@ from gymnasium.wrappers import TimeLimit
 
 from recollect.checks import check_name
 from recollect.envs.base import Actions, check_max_steps
+from recollect.envs.checked import Checked, EnvironmentFailure, described, simulated_by_mujoco
 from recollect.envs.core_vector import CoreVector
 from recollect.envs.spaces import actions_of, encoder
-from recollect.envs.vectors import (
-    AbstractVector,
-    Checked,
-    EnvironmentFailure,
-    GymVector,
-    LocalVector,
-    close_all,
-    described,
-    quiet,
-    simulated_by_mujoco,
-)
+from recollect.envs.vectors import AbstractVector, GymVector, LocalVector, close_all, quiet
 from recollect.runtime import cores
 from recollect.settings import checked
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from recollect.memory.rows import Window
-from recollect.policies.scores import AbstractScores, expected_score_matrix, fold
+from recollect.policies.chunks import fold
+from recollect.policies.scores import AbstractScores, expected_score_matrix
 from recollect.settings import Settings
 
 MATRIX_CHUNK = 1024

@@ -5,7 +5,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from recollect.memory.rows import Rows, Window, weight_by_age
-from recollect.policies.scores import fold
+from recollect.policies.chunks import fold
 
 
 def policy_gradient(window: Window, advantages: Float[Array, " newest"]) -> Float[Array, " d"]:

@@ -18,7 +18,8 @@ from recollect.batch import Batch
 from recollect.memory.history import History
 from recollect.memory.weights import AbstractWeightRule, View, effective_sample_size, positive
 from recollect.policies import AbstractPolicy
-from recollect.policies.scores import CHUNK, AbstractScores, score_matrix
+from recollect.policies.chunks import CHUNK
+from recollect.policies.scores import AbstractScores, score_matrix
 from recollect.tree import where_mask
 
 

@@ -11,135 +11,45 @@ order θ_n − θ_m = O(α).
 What is measured. Section 2.4 speaks of E[ · | θ_1], which no experiment can average over: θ_1 is
 another number in every replication, and here, where samples are discrete, it determines them all.
 So *bias* is E[ĝ_n − ∇η(θ_n)] over everything but θ_0, with ∇η(θ_n) exact in each replication, and
-*variance* is the trace of the covariance of ĝ_n − ∇η(θ_n). The bias of the part from old samples is
-small beside its noise. The noise that they had when fresh, the mean of G(ξ_m, θ_m) − ∇η(θ_m), is
-zero on average: it is subtracted as a control variate, which leaves the bias as it is and an error
-of order α.
+*variance* is the trace of the covariance of ĝ_n − ∇η(θ_n). How these deviations are computed, and
+how most of their noise is taken from the bias, is in `recollect.theory.deviations`.
 """
 
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from matplotlib.axes import Axes
 
 from recollect.algorithms import NPG
-from recollect.algorithms.base import State, begin, bind, estimate_advantages
-from recollect.batch import Batch
 from recollect.checks import check_count, check_number
-from recollect.collect.rollout import Rollout
 from recollect.envs import Tabular
 from recollect.estimate.advantages import ExactAdvantages
-from recollect.estimate.gradient import gradient_by_age
 from recollect.keys import numbered
-from recollect.memory.rows import weight_by_age
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, tabular_softmax_policy
 from recollect.report.plot import COLOURS
 from recollect.runtime import one_blas_thread
 from recollect.statistics import jackknife
-from recollect.theory.enumeration import batch_of_cells, check_outcomes, outcomes, small_mdp
+from recollect.theory.deviations import (
+    Deviations,
+    advance,
+    controlled,
+    enumerate_first_batch,
+    initial_states,
+)
+from recollect.theory.enumeration import check_outcomes, small_mdp
 from recollect.theory.findings import Findings, panels
-from recollect.theory.ode import BLOCK, check_replications, draw_tabular, interval
-from recollect.tree import flatten, traced_numbers
+from recollect.theory.ode import check_replications, interval
+from recollect.tree import traced_numbers
 
 NAMES = {"occupancy": "ω", "policy": "ω̂"}
 """How tables and pictures write the ratios."""
-
-
-class Deviations(NamedTuple):
-    """How far estimates are from ∇η(θ_n), each entry a vector."""
-
-    fresh: Float[Array | np.ndarray, "*axes d"]
-    """Of the mean of G over the samples of iteration n."""
-    old: Float[Array | np.ndarray, "*axes d"]
-    """Of the mean of ω G over the samples of the K − 1 iterations before it; NaN if there are
-    none."""
-
-
-def deviations(algorithm: NPG, env: Tabular, state: State, batch: Batch) -> Deviations:
-    """The two parts of the gradient estimate from a history and a fresh batch, minus ∇η(θ_n).
-
-    Args:
-        algorithm: whose estimate it is.
-        env: the finite MDP, which knows ∇η.
-        state: θ_n and the history.
-        batch: the samples of iteration n.
-    """
-    bound = bind(algorithm, env)
-    start = begin(bound, state, Rollout.of(batch))
-    advantages, _ = estimate_advantages(bound, start)
-    by_age = algorithm.scaled(gradient_by_age(start.rows, advantages))
-    rows = weight_by_age(start.rows)[1 : algorithm.window]
-    older = jnp.sum(by_age[1:] * rows[:, None], axis=0) / rows.sum()
-    exact = env.gradient(state.policy)
-    return Deviations(fresh=by_age[0] - exact, old=older - exact)
-
-
-@eqx.filter_jit
-def _step(
-    algorithm: NPG, env: Tabular, states: State, normal: Float[Array, "replication 2 sample 3"]
-) -> tuple[State, Deviations]:
-    """One iteration of all replications, and how far its estimates of the gradient were off."""
-
-    def step(one):
-        state, normal = one
-        batch, fisher_batch = (draw_tabular(env, state.policy, numbers) for numbers in normal)
-        rollout = Rollout.of(batch, fisher_batch)
-        after, _ = bind(algorithm, env).update(state, rollout, jax.random.key(0))
-        return after, deviations(algorithm, env, state, batch)
-
-    return lax.map(step, (states, normal), batch_size=BLOCK)
-
-
-@eqx.filter_jit
-def _start(
-    algorithm: NPG, env: Tabular, policy: AbstractPolicy, samples: int, replications: int
-) -> State:
-    batch = draw_tabular(env, policy, jnp.zeros((samples, 3)))
-    return jax.vmap(lambda key: algorithm.init(policy, batch, key))(
-        jax.random.split(jax.random.key(0), replications)
-    )
-
-
-@eqx.filter_jit
-def _enumerated(algorithm: NPG, env: Tabular, policy: AbstractPolicy, samples: int):
-    """θ_1 and the old part's deviation there for every first batch, and their probabilities."""
-    draws, probabilities = outcomes(env, policy, samples)
-
-    def one(cells):
-        batch = batch_of_cells(env, policy, cells)
-        bound = bind(algorithm, env)
-        state = bound.init(policy, batch, jax.random.key(0))
-        state, _ = bound.update(state, Rollout.of(batch), jax.random.key(0))
-        return flatten(state.policy)[0], deviations(
-            algorithm, env, state, batch_of_cells(env, state.policy, cells)
-        ).old
-
-    return *jax.vmap(one)(draws), probabilities
-
-
-def controlled(run: Deviations, window: int) -> Float[np.ndarray, "replication iteration d"]:
-    """Old parts less the noise that their samples had when fresh.
-
-    Args:
-        run: of all iterations.
-        window: K.
-
-    Returns:
-        From the first iteration that has a full window on.
-    """
-    total = np.cumsum(run.fresh, axis=1)
-    before = np.concatenate([np.zeros_like(total[:, :1]), total[:, :-1]], axis=1)[:, window - 1 :]
-    earlier = np.concatenate([np.zeros_like(total[:, :1]), total], axis=1)[:, : before.shape[1]]
-    return np.asarray(run.old)[:, window - 1 :] - (before - earlier) / (window - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,10 +156,10 @@ class Bias:
         env = self.env
         key = jax.random.key(self.seed)
         steps = []
-        states = _start(algorithm, env, self.start, self.samples, self.replications)
+        states = initial_states(algorithm, env, self.start, self.samples, self.replications)
         for n in range(iterations):
             normal = jax.random.normal(numbered(key, n), (self.replications, 2, self.samples, 3))
-            states, step = _step(algorithm, env, states, normal)
+            states, step = advance(algorithm, env, states, normal)
             steps.append(step)
         joined = lambda parts: np.stack(parts, axis=1).astype(float)
         return Deviations(*[joined(parts) for parts in zip(*steps, strict=True)])
@@ -262,7 +172,7 @@ class Bias:
             the first batch has.
         """
         algorithm = self.algorithm(2, ratio, step_size, 0.0, False)
-        θ, old, probabilities = _enumerated(algorithm, self.env, self.start, self.samples)
+        θ, old, probabilities = enumerate_first_batch(algorithm, self.env, self.start, self.samples)
         # Equal up to rounding in single precision.
         values = np.unique(np.asarray(θ).round(5), axis=0)
         return np.asarray(probabilities @ old), len(values), len(old)
