@@ -86,7 +86,7 @@ class Uniform(AbstractShares):
 
     def __check_init__(self):
         if self.newest is not None:
-            remedy = "give how many ages count, or leave it out for all"
+            remedy = "give how many ages count, at least 1, or leave it out for all"
             check_number("newest", self.newest, low=1, remedy=remedy)
 
     def ages_in_use(self):
