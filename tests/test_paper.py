@@ -80,8 +80,9 @@ def test_everything_in_a_quick_run(tmp_path):
     (normal,) = [one for one in answers if one.figure == "fig8"]
     assert faster.verdict == "holds"
     assert faster.measured[0].low > 0
-    assert normal.verdict == "holds"
-    assert all(one.low <= 1 <= one.high for one in normal.measured)
+    # Within 3.5 standard errors of a variance from 400 replications: one seed in twenty leaves the
+    # 95 % interval that the page judges by.
+    assert all(abs(one.value - 1) < 3.5 * (2 / 399) ** 0.5 for one in normal.measured)
 
     assert "What reuse does and what more steps do" in text
     assert f"| {control_label(2)} |" in text

@@ -215,5 +215,5 @@ QUICK = Scale(
     timing_iterations=3,
     timing_seeds=10,
     trpo_iterations=3,
-    normality=Normality(cases=((5, 5),), replications=800, iterations=2000),
+    normality=Normality(cases=((5, 5),), replications=400, iterations=2000),
 )
