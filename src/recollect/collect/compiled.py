@@ -74,10 +74,9 @@ class Steps(AbstractCollector):
 
     Example:
         >>> import recollect as rc
-        >>> rc.train("CartPole-v1", rc.RTRPO(), collector=rc.Steps(2, 8), iterations=2).curves[
-        ...     "environment_steps"
-        ... ].tolist()
-        [[16.0, 32.0]]
+        >>> collector = rc.preset("rtrpo", "Hopper-v5").collector
+        >>> collector.copies, collector.steps
+        (8, 128)
     """
 
     copies: int = eqx.field(static=True, default=4)
@@ -132,11 +131,13 @@ class Draws(AbstractCollector):
     masked out, and counted as `absorbed`.
 
     Example:
+        >>> import jax
         >>> import recollect as rc
-        >>> lqc = rc.make("LQC")
-        >>> exact = rc.RNPG(discount=lqc.discount, advantages=rc.ExactAdvantages())
-        >>> rc.train(lqc, exact, collector=rc.Draws(5), iterations=2).curves["refused"].tolist()
-        [[0.0, 0.0]]
+        >>> env, key = rc.make("LQC"), jax.random.key(0)
+        >>> policy = rc.ShiftPolicy(jax.numpy.array(2.0))
+        >>> _, rollout = rc.Draws(5)(key, env, policy, None, env.discount)
+        >>> rollout.batch.rewards.shape  # episodes of one step
+        (5, 1)
     """
 
     samples: int = eqx.field(static=True, default=5)

@@ -158,12 +158,9 @@ class OccupancyRatio(AbstractWeightRule):
 
     Example:
         >>> import recollect as rc
-        >>> env = rc.make("LQC")
-        >>> settings = dict(advantages=rc.ExactAdvantages(), weights=rc.OccupancyRatio())
-        >>> algorithm = rc.RNPG(window=3, discount=0.5, **settings)
-        >>> run = rc.train(env, algorithm, collector=rc.Draws(5), iterations=2)
-        >>> run.curves["ess_by_age"].shape
-        (1, 2, 3)
+        >>> exact = dict(advantages=rc.ExactAdvantages(), weights=rc.OccupancyRatio())
+        >>> rc.RNPG(window=3, discount=0.5, **exact).weights.oracle is None  # until `train` knows it
+        True
     """
 
     truncate: float = float("inf")
