@@ -159,7 +159,7 @@ class OccupancyRatio(AbstractWeightRule):
     Example:
         >>> import recollect as rc
         >>> exact = dict(advantages=rc.ExactAdvantages(), weights=rc.OccupancyRatio())
-        >>> rc.RNPG(window=3, discount=0.5, **exact).weights.oracle is None  # until `train` knows it
+        >>> rc.RNPG(window=3, discount=0.5, **exact).weights.oracle is None  # `train` binds it
         True
     """
 
