@@ -18,7 +18,7 @@ PAGE = HERE / "RESULTS.md"
 SECTIONS = {
     "sample_efficiency.py": "Environment steps to a threshold, beside Stable-Baselines3",
     "locomotion.py": "Hopper and HalfCheetah, beside Stable-Baselines3",
-    "host_seeds.py": "Training throughput on the host, a thread for each core beside one thread",
+    "host_seeds.py": "Training throughput on the host, a process for each core beside one",
     "throughput.py": "Training throughput of PPO, one seed",
     "trust_region.py": "KL of accepted TRPO steps on fresh states",
     "clip_centre.py": "Samples that PPO's clip silences",
