@@ -190,7 +190,7 @@ def test_runs_of_the_library_have_the_predicted_error(name, window, ratio):
     step = 0.008 / place.slowest
     checkpoints = np.arange(400, 1_001, 5)
     # The last two do not move: every run has a learning rate of its own.
-    rates = np.append(np.full(300, step), [0.0, 0.0])
+    rates = np.append(np.full(150, step), [0.0, 0.0])
     task = Task(place, window, ratio, 0.0, rates, checkpoints, (1,))
     (paths,) = run_all([task])
     still = paths.errors[:, -2:]

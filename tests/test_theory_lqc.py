@@ -168,10 +168,8 @@ def one_by_one(monkeypatch):
 def test_errors_of_small_runs_have_the_variance_of_theorem_2():
     cases = [Case(5, 1), Case(5, 3, ratio="occupancy")]
     for run in replicate(cases, replications=400, iterations=1_500):
-        low, high = variance_interval(run.errors() / np.sqrt(run.case.asymptotic_variance), 0.999)
-        # At n = 1,500 a few percent of the distance to the limit are left.
-        assert low < 1.05
-        assert high > 0.95
+        low, high = variance_interval(run.settled() / np.sqrt(run.case.asymptotic_variance), 0.999)
+        assert low < 1 < high
         assert run.shifts.shape == (1, 400)
 
 
@@ -267,6 +265,27 @@ def test_intervals_of_variance_and_mean_cover_as_often_as_they_say():
         low, high = np.array([interval(values) for values in draws]).T
         covered = ((low <= exact) & (exact <= high)).mean()
         assert abs(covered - level) < 4 * np.sqrt(level * (1 - level) / len(draws))
+
+
+def test_intervals_of_variance_cover_with_heavy_tails_too():
+    """Student's law with 6 degrees of freedom: variance 3/2, excess kurtosis 3."""
+    draws = np.random.default_rng(0).standard_t(6, (1000, 500))
+    low, high = np.array([variance_interval(values) for values in draws]).T
+    covered = ((low <= 1.5) & (high >= 1.5)).mean()
+    assert covered > 0.9
+
+
+@pytest.mark.parametrize("decay", [0.7, 0.9, 1.0])
+def test_the_variance_of_a_finite_n_is_that_of_the_linear_recursion(decay):
+    """θ_{n+1} = (1 + α_n 𝒢)θ_n + α_n ξ, whose variance is computed step by step."""
+    case = Case(10, 5, step_decay=decay)
+    exact = lqc.moments(10, 5)
+    variance, n = 0.0, 30_000
+    for i in range(1, n + 1):
+        step = i**-decay
+        variance = (1 + step * exact.drift) ** 2 * variance + step**2 * exact.noise
+    ratio = variance / n**-decay / exact.asymptotic_variance
+    assert ratio == pytest.approx(case.inflation(n), abs=0.003)
 
 
 def test_density_of_states_is_that_of_its_draws():

@@ -1391,6 +1391,27 @@ THEORY = [
             "intervals_of_variance_and_mean_cover_as_often_as_they_say",
         ),
         (
+            "tails do not lengthen an interval of the variance",
+            "variance_interval",
+            "max(stats.kurtosis(values), 0) / 2",
+            "0",
+            "intervals_of_variance_cover_with_heavy_tails_too",
+        ),
+        (
+            "a finite n inflates the variance by half as much",
+            "Case.inflation",
+            "(2 * drift)",
+            "(4 * drift)",
+            "the_variance_of_a_finite_n_is_that_of_the_linear_recursion",
+        ),
+        (
+            "errors are inflated instead of settled",
+            "Replications.settled",
+            "self.errors(checkpoint) / np.sqrt(inflation)",
+            "self.errors(checkpoint) * np.sqrt(inflation) ** 4",
+            "errors_of_small_runs_have_the_variance_of_theorem_2",
+        ),
+        (
             "an interval of the mean from the spread of single draws",
             "mean_interval",
             "values.std(ddof=1) / np.sqrt(len(values))",

@@ -87,7 +87,7 @@ class Normality:
 
 def row(run: Replications) -> dict:
     """The figures of a case. `holds` is at a level of 1 % for each of variance, mean and shape."""
-    errors = run.errors()
+    errors = run.settled()
     theory = run.case.asymptotic_variance
     standard = errors / np.sqrt(theory)
     low, high = mean_interval(errors)
@@ -115,20 +115,25 @@ def row(run: Replications) -> dict:
 
 
 def variance_interval(values: np.ndarray, level: float = 0.95) -> list[float]:
-    """Interval of the variance of normal draws, from the χ² law of their sum of squares.
+    """Interval of the variance, from the χ² law of normal draws with fewer degrees of freedom.
+
+    The sample variance has the variance (2 + κ)σ⁴/n, where κ is the excess kurtosis. Errors have
+    heavy tails while n is finite: a Fisher matrix of few samples is now and then close to zero, and
+    its step as much too long.
 
     Args:
         values: the draws.
         level: probability that the interval covers the variance.
 
     Returns:
-        [(n − 1)s²/q_high, (n − 1)s²/q_low] with quantiles q of χ² with n − 1 degrees of freedom.
+        [f s²/q_high, f s²/q_low] with quantiles q of χ² with f = (n − 1)/(1 + max(κ, 0)/2) degrees
+        of freedom.
 
     Example:
         >>> [round(end, 3) for end in variance_interval(np.array([1.0, 2.0, 3.0, 4.0]))]
         [0.535, 23.17]
     """
-    free = len(values) - 1
+    free = (len(values) - 1) / (1 + max(stats.kurtosis(values), 0) / 2)
     low, high = stats.chi2.ppf([(1 + level) / 2, (1 - level) / 2], free)
     return [float(free * values.var(ddof=1) / low), float(free * values.var(ddof=1) / high)]
 
@@ -192,7 +197,7 @@ def _density(runs: list[Replications]):
         spread = np.sqrt(run.case.asymptotic_variance)
         grid = np.linspace(-4 * spread, 4 * spread, 200)
         style: dict[str, Any] = dict(bins=40, range=(grid[0], grid[-1]), density=True, alpha=0.5)
-        one.hist(run.errors(), **style, color=colour, label="runs")
+        one.hist(run.settled(), **style, color=colour, label="runs")
         density = stats.norm.pdf(grid, scale=spread)
         one.plot(grid, density, color="black", linewidth=1.2, label="Theorem 2")
         one.set(title=f"B = {run.case.batch}, K = {run.case.window}", xlabel="$E_n$")
@@ -204,7 +209,7 @@ def _quantiles(runs: list[Replications]):
     """Figure 9: quantiles of the errors against those of Theorem 2."""
     figure, axes = panels(1, len(runs), width=3.6, height=3.2)
     for run, one, colour in zip(runs, axes, COLOURS[1:] * len(runs), strict=False):
-        errors = np.sort(run.errors())
+        errors = np.sort(run.settled())
         spread = np.sqrt(run.case.asymptotic_variance)
         theory = spread * stats.norm.ppf((np.arange(len(errors)) + 0.5) / len(errors))
         one.plot(theory, errors, ".", color=colour, markersize=3)
@@ -222,7 +227,7 @@ def _approach(runs: list[Replications]):
     levels = (0.025, 0.25, 0.5, 0.75, 0.975)
     for run, top, bottom, colour in zip(runs, upper, lower, COLOURS[1:] * len(runs), strict=False):
         spread = np.sqrt(run.case.asymptotic_variance)
-        standard = np.stack([run.errors(i) for i in range(len(run.iterations))]) / spread
+        standard = np.stack([run.settled(i) for i in range(len(run.iterations))]) / spread
         bands = np.quantile(standard, levels, axis=1)
         for values, level in zip(bands, levels, strict=True):
             top.plot(run.iterations, values, color=colour)

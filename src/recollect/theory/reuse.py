@@ -145,7 +145,7 @@ class FisherReuse(Simulation):
         figures = compared(run)
         figures = {"conjecture": figures.pop("theory"), **figures}
         overlap = self._overlap(run.case.fisher_window)
-        low, high = variance_interval(run.errors() / np.sqrt(overlap))
+        low, high = variance_interval(run.settled() / np.sqrt(overlap))
         return dict(
             fisher_window=run.case.fisher_window,
             samples="independent" if run.case.independent_fisher else "the same",
@@ -203,11 +203,11 @@ def compared(run: Replications) -> dict[str, Any]:
 
     `holds` is at a level of 1 %, `interval` of the ratio of both at 95 %.
     """
-    standard = run.errors() / np.sqrt(run.case.asymptotic_variance)
+    standard = run.settled() / np.sqrt(run.case.asymptotic_variance)
     low, high = variance_interval(standard, 0.99)
     return dict(
         theory=run.case.asymptotic_variance,
-        variance=float(run.errors().var(ddof=1)),
+        variance=float(run.settled().var(ddof=1)),
         variance_ratio=float(standard.var(ddof=1)),
         interval=variance_interval(standard),
         refused=int(run.refused.sum()),
@@ -224,8 +224,8 @@ def _points(
     colour: str = COLOURS[1],
     label: str = "runs, 95 %",
 ):
-    variances = np.array([run.errors().var(ddof=1) for run in runs])
-    low, high = np.array([variance_interval(run.errors()) for run in runs]).T
+    variances = np.array([run.settled().var(ddof=1) for run in runs])
+    low, high = np.array([variance_interval(run.settled()) for run in runs]).T
     axes.errorbar(
         places,
         variances - shift,
