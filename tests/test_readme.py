@@ -17,6 +17,7 @@ SMALLER = {
     r"\benvironment_steps=[\d_]+": "environment_steps=1",
     r"\bsteps=128": "steps=8",
     r"\bcopies=4": "copies=1",
+    r"\bcollector=tuned.collector": "collector=Steps(2, 8)",
 }
 
 
