@@ -182,15 +182,16 @@ def test_best_policy_in_the_corridor_lies_inside():
 
 
 @pytest.mark.parametrize(
-    ("name", "window", "ratio"),
-    [("LQC", 8, "occupancy"), ("corridor", 8, "policy")],
+    ("name", "ratio", "runs"),
+    [("LQC", "occupancy", 300), ("corridor", "policy", 150)],
 )
-def test_runs_of_the_library_have_the_predicted_error(name, window, ratio):
+def test_runs_of_the_library_have_the_predicted_error(name, ratio, runs):
+    window = 8
     place = problem(name)
     step = 0.008 / place.slowest
     checkpoints = np.arange(400, 1_001, 5)
     # The last two do not move: every run has a learning rate of its own.
-    rates = np.append(np.full(150, step), [0.0, 0.0])
+    rates = np.append(np.full(runs, step), [0.0, 0.0])
     task = Task(place, window, ratio, 0.0, rates, checkpoints, (1,))
     (paths,) = run_all([task])
     still = paths.errors[:, -2:]
