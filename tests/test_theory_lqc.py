@@ -29,7 +29,7 @@ from recollect.theory.normality import (
     row,
     variance_interval,
 )
-from recollect.theory.replicate import Case, replicate
+from recollect.theory.replicate import Case, Replications, replicate
 from recollect.theory.reuse import FisherReuse, Rate
 
 
@@ -286,6 +286,15 @@ def test_the_variance_of_a_finite_n_is_that_of_the_linear_recursion(decay):
         variance = (1 + step * exact.drift) ** 2 * variance + step**2 * exact.noise
     ratio = variance / n**-decay / exact.asymptotic_variance
     assert ratio == pytest.approx(case.inflation(n), abs=0.003)
+
+
+def test_settled_errors_are_without_what_a_finite_n_adds():
+    case = Case(5, 1)
+    run = Replications(case, np.array([10, 100]), np.ones((2, 3)), np.zeros(3, int), 0.0)
+    assert case.inflation(10) > case.inflation(100) > 1
+    for checkpoint, n in enumerate(run.iterations.tolist()):
+        expected = run.errors(checkpoint) ** 2 / case.inflation(n)
+        np.testing.assert_allclose(run.settled(checkpoint) ** 2, expected)
 
 
 def test_density_of_states_is_that_of_its_draws():

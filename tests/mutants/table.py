@@ -1408,8 +1408,8 @@ THEORY = [
             "errors are inflated instead of settled",
             "Replications.settled",
             "self.errors(checkpoint) / np.sqrt(inflation)",
-            "self.errors(checkpoint) * np.sqrt(inflation) ** 4",
-            "errors_of_small_runs_have_the_variance_of_theorem_2",
+            "self.errors(checkpoint) * np.sqrt(inflation)",
+            "settled_errors_are_without_what_a_finite_n_adds",
         ),
         (
             "an interval of the mean from the spread of single draws",
