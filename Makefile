@@ -17,7 +17,7 @@ install: .venv/installed
 	touch $@
 
 run: install
-	$(BIN)/recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --seeds 20 --iterations 100 --episodes 4 --window 10 --no-preset
+	$(BIN)/recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --seeds 20 --iterations 100 --episodes 4 --window 10 --preset paper
 
 test: install
 	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal

@@ -18,16 +18,19 @@ def kept(path: Path) -> dict[str, Any]:
 def remember(path: Path, label: str, measure: Callable[[], Any]) -> None:
     """Measure unless that has been done, and write the figures down at once."""
     if label not in kept(path):
-        _write(path, label, measure())
+        write(path, label, measure())
 
 
 def extend(path: Path, label: str, seeds: int, measure: Callable[[range], list[Any]]) -> None:
     """Measure the seeds that are missing, and write all figures down at once."""
     known = kept(path).get(label, [])
     if len(known) < seeds:
-        _write(path, label, known + measure(range(len(known), seeds)))
+        write(path, label, known + measure(range(len(known), seeds)))
 
 
-def _write(path: Path, label: str, figures: Any) -> None:
-    path.write_text(json.dumps({**kept(path), label: figures}, indent=1) + "\n", encoding="utf-8")
+def write(path: Path, label: str, figures: Any) -> None:
+    """Write figures down, in a line of their own."""
+    rows = {**kept(path), label: figures}
+    lines = [f"{json.dumps(label)}: {json.dumps(figures)}" for label, figures in rows.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     print(label, figures, file=sys.stderr, flush=True)

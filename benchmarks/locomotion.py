@@ -32,6 +32,8 @@ import numpy as np
 from keep import extend, kept, remember
 from variants import (
     MUJOCO_TRPO,
+    binned,
+    curves_of,
     in_processes,
     mean_interval,
     ratio,
@@ -47,25 +49,10 @@ POINTS = 100
 DATA = Path(__file__).with_suffix(".json")
 
 
-def curve(steps: np.ndarray, returns: np.ndarray) -> list[float]:
-    """Mean return of the episodes that ended within each hundredth of the steps.
-
-    Where none did, that of the hundredth before; before the first episode, that of the first.
-    """
-    bins = np.minimum((steps * POINTS / STEPS).astype(int), POINTS - 1)
-    means = [returns[bins == i].mean() if (bins == i).any() else np.nan for i in range(POINTS)]
-    first = next((mean for mean in means if np.isfinite(mean)), 0.0)
-    for i, mean in enumerate(means):
-        means[i] = mean if np.isfinite(mean) else (means[i - 1] if i else first)
-    return [round(float(mean), 2) for mean in means]
-
-
 def ours(env: str, label: str, seeds: range) -> list[list[float]]:
     """The curves of our seeds."""
     run = trained(env, variant(env, label), seeds, environment_steps=STEPS)
-    by_seed = zip(run.curves["environment_steps"], run.curves["return_mean"], strict=True)
-    ended = [(steps, returns, np.isfinite(returns)) for steps, returns in by_seed]
-    return [curve(steps[some], returns[some]) for steps, returns, some in ended]
+    return curves_of(run, STEPS, POINTS)
 
 
 def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
@@ -153,7 +140,7 @@ def theirs(arguments: tuple[str, str, int]) -> list[float]:
             return self.num_timesteps < STEPS
 
     peer(*arguments).learn(STEPS, callback=Watch())
-    return curve(np.array(steps), np.array(returns))
+    return binned(np.array(steps), np.array(returns), STEPS, POINTS)
 
 
 def speed(rounds: int = 15) -> dict[str, list[float]]:

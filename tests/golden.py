@@ -28,7 +28,7 @@ ITERATIONS = 5
 SEEDS = 2
 COMMANDS = {
     "run": "compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --seeds 20"
-    " --iterations 100 --episodes 4 --window 10 --no-preset --out",
+    " --iterations 100 --episodes 4 --window 10 --preset paper --out",
     "paper": "paper --quick --out",
 }
 

@@ -20,23 +20,25 @@ from helpers import (
     updated,
     window_of,
 )
+from plain import PG, RNPG, RPG, RTRPO, TRPO, VNPG, VPG
 
-from recollect.algorithms import PG, PPO, REFUSALS, RNPG, RPG, RPPO, RTRPO, TRPO, VNPG, VPG
+from recollect.algorithms import PPO, REFUSALS, RPPO
 from recollect.algorithms.base import UpdateStart, begin, bind, reweighed_gradient
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import Rollout
 from recollect.envs import LQC, CartPole, garnet
 from recollect.estimate.advantages import GAE, ExactAdvantages, Returns, VTrace
 from recollect.estimate.critic import Critic
-from recollect.estimate.fisher import ExpectedFisher
+from recollect.estimate.fisher import AutoFisher, ExpectedFisher, ScoreFisher
 from recollect.estimate.shares import Uniform
 from recollect.memory.rows import Packing, recall
 from recollect.memory.weights import OccupancyRatio, PolicyRatio
-from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_policy
+from recollect.policies import AbstractPolicy, Policy, ShiftPolicy, Softmax, tabular_softmax_policy
 from recollect.policies.scores import expected_score_matrix
 from recollect.step.project import Ball, Box
 from recollect.step.solve import Cholesky, ConjugateGradients, SampleSpace
 from recollect.step.surrogate import clipped, clipped_surrogate
+from recollect.step.trust_region import divergence
 from recollect.tree import flatten
 
 KEY = jax.random.key(0)
@@ -230,10 +232,10 @@ def test_only_a_failed_step_raises_the_damping_of_trpo():
     assert scale(batch) == 4
     assert scale(dataclasses.replace(batch, rewards=batch.rewards.at[0, 0].set(jnp.nan))) == 8
     assert scale(dataclasses.replace(batch, rewards=jnp.full_like(batch.rewards, 3e38))) == 8
-    # The first step is as long as the radius, without room for three standard errors.
-    impossible = dataclasses.replace(algorithm, shrink=0.999, damping=1e-5)
+    # Every candidate is pushed into a corner far outside the trust region.
+    impossible = dataclasses.replace(algorithm, project=Box(5.0, 6.0))
     state_refused, info = update(impossible, state, batch, KEY)
-    assert REFUSALS[int(info.refused)].startswith("the line search")
+    assert REFUSALS[int(info.refused)].startswith("no step was found within the trust region")
     assert float(state_refused.own.damping_scale) == 32
 
 
@@ -336,15 +338,7 @@ CRITIC_CHANGES = {
 BASES = {
     "npg": RNPG(window=3, learning_rate=0.05),
     "pg": RPG(window=3, optimizer="adam", advantages=V_TRACE, critic=SMALL),
-    # So wide a trust region that the line search has work to do.
-    "trpo": RTRPO(
-        window=3,
-        advantages=Returns(baseline="linear"),
-        target_kl=1.0,
-        damping=1e-4,
-        shrink=0.9,
-        backtracks=60,
-    ),
+    "trpo": RTRPO(window=3, advantages=Returns(baseline="linear"), target_kl=1.0, damping=1e-4),
     "ppo": RPPO(
         window=3,
         advantages=Returns(baseline="linear"),
@@ -367,6 +361,7 @@ CHANGES = {
         ],
         "project": [Box(-0.3, 0.3), Ball(0.5)],
         "critic": [],
+        "target_kl": 1e-4,
     },
     "pg": {**{field: [] for field in (*SHARED, *ASCENT)}, **CRITIC_CHANGES},
     "trpo": {
@@ -378,9 +373,9 @@ CHANGES = {
             target_kl=0.01,
             radius_decay=2.0,
             max_length=0.01,
-            backtracks=1,
-            shrink=0.5,
         ),
+        # test_trust_region.py has a surrogate that bounds the step.
+        **dict(backtracks=[], shrink=[]),
     },
     "ppo": {
         **SHARED,
@@ -440,21 +435,60 @@ def test_trpo_without_backtracking_is_npg_scaled_to_the_radius():
         KEY,
     )
     θ = parameters(state.policy)
-    step, direction = (
-        np.asarray(parameters(moved.policy) - θ, np.float64),
-        np.asarray(parameters(full.policy) - θ, np.float64),
-    )
-
-    def rows(history, policy):
-        recalled = recall(history, policy, PolicyRatio())
-        return recalled.scores.columns(), window_of(recalled, 3).coefficients()
-
-    columns, coefficients = computed(rows, moved.history, state.policy)
-    columns = columns.astype(np.float64)
-    fisher = (columns * coefficients) @ columns.T + 0.05 * np.eye(len(θ))
-    expected = direction * np.sqrt(2 * 1e-5 / (direction @ fisher @ direction))
+    step = np.asarray(parameters(moved.policy) - θ, np.float64)
+    direction = np.asarray(parameters(full.policy) - θ, np.float64)
+    expected = float(info.step_length) * direction
     np.testing.assert_allclose(step, expected, atol=2e-3 * np.abs(expected).max())
-    np.testing.assert_allclose(info.kl, 1e-5, rtol=0.5)
+
+    assert 0.75 * 1e-5 < computed(_spent, moved.history, state.policy, moved.policy, 3) <= 1e-5
+
+
+def _spent(history, policy, new, window):
+    """The KL that is held against the radius."""
+    return divergence(window_of(recall(history, policy, PolicyRatio()), window), policy, new)
+
+
+def test_the_closed_form_is_taken_where_it_is_known():
+    linear = Policy(eqx.nn.Linear(4, 2, key=KEY), Softmax())
+    for policy, known in ((POLICY, ExpectedFisher()), (linear, ScoreFisher())):
+        history = history_from([policy], [batch_of(KEY, policy)])
+        x = jnp.arange(1.0, 1 + len(parameters(policy)))
+
+        def products(history, policy=policy, known=known, x=x):
+            window = window_of(recall(history, policy, PolicyRatio()), 1)
+            return [kind(window).mv(x) for kind in (AutoFisher(), known)]
+
+        auto, expected = computed(products, history)
+        np.testing.assert_array_equal(auto, expected)
+
+
+@pytest.mark.parametrize("bound", [1e-4, 1e-2])
+def test_a_natural_step_is_shortened_to_its_bound_and_no_other_is(bound):
+    """Along the same direction; a step that stays inside is what it is without a bound."""
+    plain = dict(window=2, learning_rate=1.0, solver=Cholesky())
+    state, _ = updated(RNPG(**plain), POLICY, KEY, updates=1)
+    batch = batch_of(jax.random.key(5), state.policy)
+    after_step = lambda **settings: update(RNPG(**plain, **settings), state, batch, KEY)
+    free, info_free = after_step()
+    bounded, info = after_step(target_kl=bound)
+    inside, info_inside = after_step(target_kl=1e3)
+    assert info_free.step_length is None
+    assert float(info_inside.step_length) == 1
+    np.testing.assert_array_equal(parameters(inside.policy), parameters(free.policy))
+    length = float(info.step_length)
+    assert 0 < length < 1
+    θ = parameters(state.policy)
+    step, whole = parameters(bounded.policy) - θ, parameters(free.policy) - θ
+    np.testing.assert_allclose(step, length * whole, atol=1e-5 * np.abs(whole).max())
+    spent = lambda new: float(computed(_spent, bounded.history, state.policy, new.policy, 2))
+    assert 0.75 * bound < spent(bounded) <= bound < spent(free)
+
+
+def test_a_natural_step_that_no_length_brings_inside_is_refused():
+    algorithm = RNPG(window=2, target_kl=1e-3, project=Box(5.0, 6.0))
+    state, info = updated(algorithm, POLICY, KEY, updates=1)
+    assert REFUSALS[int(info.refused)].startswith("no step was found within the trust region")
+    np.testing.assert_array_equal(parameters(state.policy), parameters(POLICY))
 
 
 def test_a_line_search_that_cannot_succeed_restores_the_policy_and_raises_the_damping():
@@ -467,7 +501,7 @@ def test_a_line_search_that_cannot_succeed_restores_the_policy_and_raises_the_da
         after_update, info = update(
             hopeless, state, batch_of(jax.random.key(5 + i), state.policy), KEY
         )
-        assert REFUSALS[int(info.refused)].startswith("the line search found no step")
+        assert REFUSALS[int(info.refused)].startswith("no step was found")
         np.testing.assert_array_equal(parameters(after_update.policy), parameters(state.policy))
         state = after_update
         dampings.append(float(info.damping))

@@ -34,7 +34,8 @@ def recollect(*words, cwd=None):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_python_and_the_command_line_start_from_the_same_collector(name):
-    chosen, _ = parse(_training(name, ["Chain"]), ["Chain"], "recollect train")
+    words = ["Unfamiliar-v0"]
+    chosen, _ = parse(_training(name, words), words, "recollect train")
     assert chosen.collector == default_collector(ALGORITHMS[name]())
 
 
@@ -151,7 +152,7 @@ def test_training_takes_any_name_and_loads_neither_the_theory_nor_the_paper(tmp_
     mine, out = tmp_path / f"{odd}.npz", tmp_path / odd
     mine.parent.mkdir(parents=True)
     np.savez(mine, transitions=np.full((2, 1, 2), 0.5), rewards=np.ones((2, 1)))
-    flags = ["--iterations", "2", "--seeds", "1", "--max-steps", "5", "--no-preset"]
+    flags = ["--iterations", "2", "--seeds", "1", "--max-steps", "5"]
     words = ["train", "vpg", str(mine), *flags, "--out", str(out)]
     result = _loaded(words, ("jax", "recollect.theory", "recollect.paper"))
     *_, wrote, loaded = result.stdout.splitlines()
@@ -243,7 +244,8 @@ def test_compare_runs_all_algorithms_into_a_folder_of_its_own(tmp_path):
         2,
         "--damping",
         0.01,
-        "--no-preset",
+        "--preset",
+        "paper",
     )
     result = recollect("compare", "CartPole-v1", *words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr

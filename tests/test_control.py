@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 from helpers import ENV, batch_of, parameters, random_policy, update
+from plain import RNPG, RTRPO, TRPO
 
-from recollect.algorithms import PPO, RNPG, RPPO, RTRPO, TRPO, control
+from recollect.algorithms import PPO, RPPO, control
 from recollect.algorithms.control import (
     NewestRepeated,
     equal_steps_control,

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import ENV, batch_of, computed, random_policy, update
+from plain import RPG
 
-from recollect.algorithms import RPG
 from recollect.estimate.advantages import Returns
 from recollect.estimate.critic import Critic, Units, _in_units
 from recollect.minibatches import sweep

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import history_from, window_of
+from plain import NPG
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from recollect.algorithms import NPG
 from recollect.collect.compiled import Draws, Episodes
 from recollect.envs import LQC, InvertedPendulum, garnet
 from recollect.estimate.gradient import policy_gradient

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import random_policy, window_of
+from plain import PG
 
-from recollect.algorithms import PG, PPO
+from recollect.algorithms import PPO
 from recollect.algorithms.base import begin, reweighed_gradient
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import Rollout

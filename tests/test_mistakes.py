@@ -75,7 +75,7 @@ MISTAKES = {
     "RNPG(shares=3)": ["shares=3", "Uniform()"],
     "RNPG(project='box')": ["project='box'", "Box"],
     "RNPG(critic=64)": ["critic=64", "Critic("],
-    "Architecture(widths=64)": ["widths=64", "a tuple of whole numbers", "(32,)"],
+    "Architecture(widths=64)": ["widths=64", "a tuple of whole numbers", "(64, 64)"],
     "Architecture(widths=[64, 64])": ["widths=[64, 64]", "a tuple of whole numbers"],
     "Architecture(activation='rellu')": ["did you mean 'relu'"],
     "Architecture(points=1)": ["points=1", "at least 2"],
@@ -129,18 +129,19 @@ MISTAKES = {
     "VPG(learning_rate=np.float32(-1))": ["learning_rate=-1.0", "above 0"],
     "VPG(learning_rate='0.1')": ["learning_rate='0.1'", "not a number"],
     "RNPG(damping=float('inf'))": ["damping=inf"],
-    "TRPO(target_kl=None)": ["target_kl=None", "0.01"],
+    "TRPO(target_kl=None)": ["target_kl=None", "0.005"],
+    "RNPG(target_kl=0.0)": ["target_kl=0.0", "None for no bound"],
     "TRPO(target_kl=float('inf'))": ["target_kl=inf"],
     "RNPG(window=np.int64(0))": ["window=0"],
     "RNPG(window=np.float64(3))": ["window="],
     "train(short, VPG(), iterations=1, seeds=3.5)": ["seeds=3.5", "how many"],
     "train(short, VPG(), iterations=1, seeds=[-1])": ["seeds=[-1]", "negative"],
-    "train(short, VPG(), collector=Draws(6), iterations=1)": [
+    "train(short, VPG(advantages=Returns()), collector=Draws(6), iterations=1)": [
         "Draws collects single steps",
         "baseline='critic'",
         "ExactAdvantages()",
     ],
-    "train(LQC(), VPG(discount=0.5), collector=Draws(6), iterations=1)": [
+    "train(LQC(), VPG(discount=0.5, advantages=Returns()), collector=Draws(6), iterations=1)": [
         "Draws collects single steps"
     ],
     "train(LQC(), VPG(discount_states=True, discount=0.5, advantages=ExactAdvantages()), "
@@ -152,7 +153,7 @@ MISTAKES = {
     "Ball([1.0])": ["radius=[1.0]", "not a number"],
     "Uniform(newest=0)": ["newest=0", "at least 1"],
     "Uniform(newest=2.5)": ["newest=2.5", "whole number"],
-    "VPG(optimizer=3)": ["optimizer=3", "'sgd'"],
+    "VPG(optimizer=3)": ["optimizer=3", "'adam'"],
     "VPG(discount_states=1)": ["discount_states=1", "True or False"],
     "RNPG(damping=np.array([0.1, 0.2]))": ["damping=", "not a number"],
     "ConjugateGradients(preconditioner_rows=2.5)": ["preconditioner_rows=2.5", "whole number"],

@@ -287,7 +287,7 @@ def test_named_constructors_show_their_parameters(name):
 
 def test_what_is_not_measured_is_absent():
     short = dict(collector=rc.Episodes(2), iterations=1)
-    plain = rc.train(ENV, rc.RPG(window=2), **short).curves
+    plain = rc.train(ENV, rc.RPG(window=2, advantages=rc.Returns()), **short).curves
     for name in ("solver_residual", "damping", "backtracks", "clip_fraction_by_age"):
         assert name not in plain
     assert "explained_variance" not in plain

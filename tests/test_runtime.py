@@ -76,7 +76,7 @@ from recollect.workers import on_every_core
 assert not hasattr(os, "getuid")
 assert cores() >= 1
 assert on_every_core(abs, [-1, -2]) == [1, 2]
-train = "train vpg CartPole-v1 --iterations 1 --seeds 2 --max-steps 5 --no-preset --out train"
+train = "train vpg CartPole-v1 --iterations 1 --seeds 2 --max-steps 5 --preset paper --out train"
 rate = "theory rate --iterations 20 --replications 8 --windows 1 --out rate"
 assert main(train.split()) == 0
 assert main(rate.split()) == 0

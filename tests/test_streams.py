@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from jaxtyping import Array, Float, Int
+from plain import RNPG, VPG
 
 from recollect import Episodes, Steps, host, train
-from recollect.algorithms import RNPG, VPG
 from recollect.collect.host import HostCollector
 from recollect.envs import AbstractEnv, Actions, Step
 from recollect.estimate.advantages import Returns

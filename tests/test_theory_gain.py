@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from plain import NPG
 
-from recollect.algorithms import NPG
 from recollect.collect.compiled import Draws, Episodes
 from recollect.envs import LQC, CartPole, chain
 from recollect.estimate.advantages import GAE, ExactAdvantages

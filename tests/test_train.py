@@ -12,12 +12,10 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from plain import RNPG, VPG
 
 from recollect import (
     LQC,
-    RNPG,
-    RTRPO,
-    VPG,
     Architecture,
     Box,
     CartPole,
@@ -34,12 +32,14 @@ from recollect import (
     train,
 )
 from recollect.algorithms import ALGORITHMS, PG
+from recollect.algorithms.base import SIGNAL
 from recollect.envs import AbstractEnv, Actions, Step
 from recollect.estimate.advantages import GAE, ExactAdvantages, Returns
 from recollect.memory.weights import OccupancyRatio
 from recollect.run.fit import check_fit
 from recollect.run.presets import PRESETS
 from recollect.run.state import CorePool, in_shares
+from recollect.run.train import _warn_of_refusals
 from recollect.runtime import use_compilation_cache
 from recollect.step.solve import ConjugateGradients
 
@@ -188,7 +188,23 @@ def test_presets_are_complete_and_fit():
             assert preset(name, env) is chosen
             assert (chosen.algorithm.window > 1) == (ALGORITHMS[name]().window > 1)
             check_fit(make(env), chosen.algorithm, chosen.policy)
-    assert preset("rtrpo", "LQC").algorithm == RTRPO()
+    for env in ("LQC", "Chain", "mine.npz"):
+        assert preset("rnpg", env) == preset("rnpg", "paper")
+    for name in ALGORITHMS:
+        assert preset(name, "Unfamiliar-v0").algorithm == ALGORITHMS[name]()
+        assert preset(name, "default") == preset(name, "Unfamiliar-v0")
+
+
+def test_a_seed_that_never_had_a_signal_is_named_and_a_solved_one_is_not():
+    nan = np.nan
+    solved = np.array([[0, SIGNAL, SIGNAL], [SIGNAL, 0, nan]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _warn_of_refusals(solved, (3, 5), hopeless=False)
+    with pytest.warns(UserWarning, match="No batch of seed 5 held a signal"):
+        _warn_of_refusals(np.array([[0, SIGNAL], [SIGNAL, nan]]), (3, 5), hopeless=False)
+    with pytest.warns(UserWarning, match="1 of 3 updates were refused.*seed 3 in iteration 2"):
+        _warn_of_refusals(np.array([[0, 1, SIGNAL]]), (3,), hopeless=False)
 
 
 class Hostile(AbstractEnv):
@@ -305,9 +321,12 @@ class Keyed(PG):
         return state, dataclasses.replace(info, explained_variance=jax.random.uniform(key))
 
 
+KEYED = Keyed(learning_rate=0.5, advantages=Returns(), optimizer="sgd")
+
+
 @functools.cache
 def keyed_curves():
-    return train(SHORT, Keyed(learning_rate=0.5), seeds=2, iterations=12).curves
+    return train(SHORT, KEYED, seeds=2, iterations=12).curves
 
 
 def test_recent_returns_are_those_of_the_latest_twenty_episodes():
@@ -322,9 +341,7 @@ def test_recent_returns_are_those_of_the_latest_twenty_episodes():
 def test_a_seed_stops_when_the_mean_of_its_latest_returns_reaches_the_target():
     recent = keyed_curves()["recent_return"]
     target = recent[:, 5:].max() - 1e-3
-    limited = train(
-        SHORT, Keyed(learning_rate=0.5), seeds=2, iterations=12, target_return=float(target)
-    )
+    limited = train(SHORT, KEYED, seeds=2, iterations=12, target_return=float(target))
     reached = recent >= target
     expected = np.where(reached.any(1), reached.argmax(1) + 1, 12)
     lengths = np.isfinite(limited.curves["return_mean"]).sum(1)

@@ -40,7 +40,13 @@ from recollect.estimate.advantages import (
     VTrace,
 )
 from recollect.estimate.critic import Critic
-from recollect.estimate.fisher import AbstractFisherKind, ExpectedFisher, Fisher, ScoreFisher
+from recollect.estimate.fisher import (
+    AbstractFisherKind,
+    AutoFisher,
+    ExpectedFisher,
+    Fisher,
+    ScoreFisher,
+)
 from recollect.estimate.gradient import policy_gradient
 from recollect.estimate.shares import AbstractShares, Evidence, Uniform
 from recollect.memory.rows import Rows, Window
@@ -96,6 +102,7 @@ __all__ = [
     "Acrobot",
     "Architecture",
     "Auto",
+    "AutoFisher",
     "Ball",
     "Box",
     "CartPole",

@@ -14,7 +14,7 @@ from recollect.batch import Batch
 from recollect.checks import check_count, check_number
 from recollect.collect.rollout import Rollout
 from recollect.envs.base import AbstractOracle
-from recollect.estimate.advantages import AbstractAdvantages, Estimates, Returns
+from recollect.estimate.advantages import AbstractAdvantages, Estimates, VTrace
 from recollect.estimate.critic import Critic, Values
 from recollect.estimate.gradient import policy_gradient
 from recollect.estimate.shares import AbstractShares, Uniform, evidence_of
@@ -33,7 +33,7 @@ REFUSALS = (
     "the gradient is not finite",
     "the direction is not finite",
     "the new parameters are not finite",
-    "the line search found no step that improves the surrogate within the trust region",
+    "no step was found within the trust region, or none that improves the surrogate",
     "the direction does not solve the system of the natural gradient, its residual is above 1/2",
     "a minibatch gradient is not finite",
     "the gradient is zero, the batches hold no signal",
@@ -42,6 +42,8 @@ REFUSALS = (
 BATCH, GRADIENT, DIRECTION, PARAMETERS, SEARCH, UNSOLVED, MINIBATCH, SIGNAL = range(
     1, len(REFUSALS)
 )
+STATISTICS = 0.25
+"""Share of a largest KL that new statistics of observations may take."""
 
 
 class State(eqx.Module):
@@ -111,7 +113,7 @@ class AbstractAlgorithm(Settings, eqx.Module):
     discount_states: bool = eqx.field(static=True, default=False)
     """Weigh a state at time t by γ^t, as the discounted objective asks; without it (the common
     practice) all states count alike."""
-    advantages: AbstractAdvantages = Returns()
+    advantages: AbstractAdvantages = VTrace(standardise=True)
     """How advantages are estimated."""
     critic: Critic = Critic()
     """The value network, where advantages need one."""
@@ -210,22 +212,46 @@ class UpdateStart(eqx.Module):
     rows: Rows
 
 
-def begin(algorithm: AbstractAlgorithm, state: State, rollout: Rollout) -> UpdateStart:
+def begin(
+    algorithm: AbstractAlgorithm,
+    state: State,
+    rollout: Rollout,
+    radius: Float[Array, ""] | float | None = None,
+) -> UpdateStart:
     """Store the newest batch, take its observations into the statistics, then weigh all there is.
 
     Args:
         algorithm: the settings.
         state: before the update.
         rollout: what `state.policy` has collected.
+        radius: largest KL of the update, if there is one. New statistics change π; they are then
+            taken in only as far as a quarter of it allows, so that something is left for the step.
     """
     history, usable = state.history.push(rollout.batch, state.policy, algorithm.weights)
     newest = jax.tree.map(lambda x: x[0], history.batches)
     observations = newest.observations.reshape(-1, *newest.observations.shape[2:])
     policy, reference = state.policy.seeing(observations, newest.mask.ravel())
+    if radius is not None:
+        policy = _part_of_the_way(reference, policy, newest, STATISTICS * radius)
     used = in_use(algorithm, history)
     state = dataclasses.replace(state, policy=policy, history=used)
     rows = weigh(algorithm, used, policy)
     return UpdateStart(state=state, stored=history, reference=reference, usable=usable, rows=rows)
+
+
+def _part_of_the_way(
+    old: AbstractPolicy, new: AbstractPolicy, batch: Batch, most: Float[Array, ""] | float
+) -> AbstractPolicy:
+    """The policy between two that differ in their statistics whose KL(old ‖ ·) is about `most`.
+
+    To second order, the KL grows with the square of the way; `new` itself if it is near enough.
+    """
+    kls = jax.vmap(jax.vmap(lambda observation: old.kl(new, observation)))(batch.observations)
+    kl = jnp.sum(kls, where=batch.mask) / jnp.maximum(batch.mask.sum(), 1)
+    part = jnp.where(kl > most, jnp.sqrt(most / kl), 1.0)
+    between = lambda old, new: jnp.where(part < 1, old + part * (new - old), new)
+    choose = lambda old, new: between(old, new) if eqx.is_inexact_array(new) else new
+    return jax.tree.map(choose, old, new)
 
 
 def in_use(algorithm: AbstractAlgorithm, history: History) -> History:

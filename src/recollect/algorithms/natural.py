@@ -17,7 +17,7 @@ from recollect.algorithms.base import (
 from recollect.batch import Batch
 from recollect.checks import check_count, check_number
 from recollect.collect.rollout import Rollout
-from recollect.estimate.fisher import AbstractFisherKind, Fisher, ScoreFisher
+from recollect.estimate.fisher import AbstractFisherKind, AutoFisher, Fisher
 from recollect.estimate.shares import Uniform, evidence_of
 from recollect.memory.history import History
 from recollect.memory.rows import Rows, Window
@@ -30,9 +30,9 @@ class AbstractNatural(AbstractAlgorithm):
 
     fisher_window: int | None = eqx.field(static=True, default=None)
     """K₂: iterations reused in the Fisher matrix; as many as in the gradient if not given."""
-    damping: float = 1e-3
+    damping: float = 0.1
     """ε, added to the diagonal of the Fisher matrix."""
-    fisher: AbstractFisherKind = ScoreFisher()
+    fisher: AbstractFisherKind = AutoFisher()
     """Which estimate of the Fisher matrix is taken."""
     independent_fisher: bool = eqx.field(static=True, default=False)
     """Collect a second batch each iteration for the Fisher matrix alone (assumption A.1.7)."""
@@ -43,7 +43,7 @@ class AbstractNatural(AbstractAlgorithm):
         if self.fisher_window is not None:
             remedy = "give the number of iterations to reuse, or leave it out to take window"
             check_count("fisher_window", self.fisher_window, remedy)
-        remedy = "give a number above 0, for example 1e-3; the Fisher matrix alone may be singular"
+        remedy = "give a number above 0, for example 0.1; the Fisher matrix alone may be singular"
         check_number("damping", self.damping, low=0, open_low=True, remedy=remedy)
 
     @property

@@ -3,6 +3,7 @@
 Algorithm 1 of the paper.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +12,9 @@ from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
+    SEARCH,
     UNSOLVED,
+    UpdateStart,
     begin,
     common_failures,
     describe,
@@ -29,9 +32,18 @@ from recollect.algorithms.natural import (
     forget_unusable_fisher,
     with_usable,
 )
+from recollect.checks import check_number
 from recollect.estimate.gradient import policy_gradient
 from recollect.memory.history import History
+from recollect.memory.rows import Window
+from recollect.policies import AbstractPolicy
+from recollect.step.trust_region import Search, backtrack, corrected_length, divergence
 from recollect.tree import flatten
+
+SHRINK = 0.7
+"""By what a step that is still too long is multiplied, where measured corrections did not do."""
+SHORTENINGS = 10
+"""How often."""
 
 
 class NaturalState(eqx.Module):
@@ -58,18 +70,33 @@ class NaturalInfo(eqx.Module):
     """Fisher products that conjugate gradients took."""
     damping: Float[Array, ""]
     """ε in use."""
+    step_length: Float[Array, ""] | None = None
+    """Share of the step that the bound on the KL has left; 1 where it left all, None without a
+    bound."""
 
 
 class NPG(AbstractAscent, AbstractNatural):
     """θ ← Proj(θ + α (F̂ + εI)⁻¹ ∇̂η(θ)), Equation (6).
 
-    Gradient and Fisher matrix each have a window of their own.
+    Gradient and Fisher matrix each have a window of their own. A step whose KL is above `target_kl`
+    is shortened.
 
     Example:
         >>> import recollect as rc
         >>> rc.NPG(window=5) == rc.RNPG(window=5)
         True
     """
+
+    learning_rate: float | Callable[[Int[Array, ""]], Float[Array, ""]] = 0.3
+    """α: a number, or (in Python) an Optax schedule of the iteration."""
+    target_kl: float | None = 0.05
+    """Largest KL(π_n ‖ π) of a step, over the states that TRPO takes it; a longer step is
+    shortened. None for no bound, as in the paper."""
+
+    def __check_init__(self):
+        if self.target_kl is not None:
+            remedy = "give the largest KL of a step, for example 0.05, or None for no bound"
+            check_number("target_kl", self.target_kl, low=0, open_low=True, remedy=remedy)
 
     def init(self, policy, batch, key):
         θ, _ = flatten(policy)
@@ -81,7 +108,7 @@ class NPG(AbstractAscent, AbstractNatural):
         return initial_state(self, policy, batch, key, self.capacity, own)
 
     def update(self, state, rollout, key):
-        start = begin(self, state, rollout)
+        start = begin(self, state, rollout, self.target_kl)
         advantages, estimates = estimate_advantages(self, start)
         critic = refit_critic(self, start, estimates, key)
         window = shared_window(self, start.rows, advantages)
@@ -92,10 +119,12 @@ class NPG(AbstractAscent, AbstractNatural):
         start = with_usable(start, estimate.usable)
         solution = self.solver(estimate.fisher, gradient, self.damping, state.own.direction)
         policy, optimizer = self.ascend(start.state, state.own.optimizer, solution.direction)
+        policy, bounded = self._within_bound(start, window, policy)
 
         failures = [
             *common_failures(start.usable, gradient, solution.direction, policy),
             (UNSOLVED, ~solution.solved),
+            *([] if bounded is None else [(SEARCH, ~bounded.found)]),
         ]
         old = (state.policy, state.own.optimizer, state.own.direction)
         new = (policy, optimizer, solution.direction)
@@ -107,6 +136,7 @@ class NPG(AbstractAscent, AbstractNatural):
             solver_residual=solution.residual,
             solver_steps=solution.steps,
             damping=jnp.asarray(self.damping),
+            step_length=None if bounded is None else bounded.length,
         )
         info = describe(start, policy, estimates, refused, measured)
         own = NaturalState(
@@ -115,6 +145,21 @@ class NPG(AbstractAscent, AbstractNatural):
             fisher_history=forget_unusable_fisher(estimate.history, refused),
         )
         return finish(start, refused, policy=policy, critic=critic, own=own), info
+
+    def _within_bound(
+        self, start: UpdateStart, window: Window, policy: AbstractPolicy
+    ) -> tuple[AbstractPolicy, Search | None]:
+        """The policy on the way to `policy` that is no further away than the bound allows."""
+        bound = self.target_kl
+        if bound is None:
+            return policy, None
+        θ, unflatten = flatten(start.state.policy)
+        step = flatten(policy)[0] - θ
+        along = lambda length: self.project(unflatten(θ + length * step))
+        spent = lambda length: divergence(window, start.reference, along(length))
+        longest = corrected_length(spent, jnp.ones(()), bound, longest=1.0)
+        search = backtrack(lambda length: spent(length) <= bound, longest, SHRINK, SHORTENINGS)
+        return along(search.length), search
 
 
 VNPG = named(
@@ -154,5 +199,5 @@ RNPG = named(
         >>> rc.RNPG(window=20, fisher_window=5).windows
         (20, 5)
     """,
-    window=10,
+    window=5,
 )

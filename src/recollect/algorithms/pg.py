@@ -1,10 +1,12 @@
 """Policy gradient, vanilla (VPG) and with reuse of past trajectories (RPG)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import optax
+from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
@@ -47,6 +49,12 @@ class PG(AbstractAscent):
         >>> rc.PG(window=4, learning_rate=0.05) == rc.RPG(window=4, learning_rate=0.05)
         True
     """
+
+    learning_rate: float | Callable[[Int[Array, ""]], Float[Array, ""]] = 3e-3
+    """α: a number, or (in Python) an Optax schedule of the iteration."""
+    optimizer: str | optax.GradientTransformation = eqx.field(static=True, default="adam")
+    """`sgd`, `adam`, `adam:EPSILON`, or (in Python) any Optax transformation that descends; α
+    multiplies its updates."""
 
     def init(self, policy, batch, key):
         own = AscentState(optimizer=self.transformation().init(flatten(policy)[0]))
@@ -105,5 +113,5 @@ RPG = named(
         >>> rc.RPG(window=4, optimizer="adam").window
         4
     """,
-    window=10,
+    window=5,
 )

@@ -30,7 +30,6 @@ from recollect.algorithms.base import (
 from recollect.algorithms.naming import named
 from recollect.algorithms.pg import AscentState
 from recollect.checks import check_count, check_number
-from recollect.estimate.advantages import AbstractAdvantages, VTrace
 from recollect.estimate.gradient import policy_gradient
 from recollect.keys import stream
 from recollect.memory.rows import Rows
@@ -73,8 +72,6 @@ class PPO(AbstractAscent):
         1
     """
 
-    advantages: AbstractAdvantages = VTrace(standardise=True)
-    """How advantages are estimated."""
     learning_rate: float | Callable[[Int[Array, ""]], Float[Array, ""]] = 3e-4
     """α of every minibatch step: a number, or (in Python) an Optax schedule of the iteration."""
     optimizer: str | optax.GradientTransformation = eqx.field(static=True, default="adam")

@@ -4,15 +4,13 @@ Section 3.3 of the paper.
 """
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.base import (
     SEARCH,
     SIGNAL,
     UNSOLVED,
-    UpdateStart,
     begin,
     common_failures,
     describe,
@@ -31,12 +29,15 @@ from recollect.algorithms.natural import (
     with_usable,
 )
 from recollect.checks import check_count, check_number
-from recollect.estimate.advantages import AbstractAdvantages, VTrace
 from recollect.estimate.gradient import policy_gradient
 from recollect.memory.history import History
-from recollect.memory.rows import Window
-from recollect.policies import AbstractPolicy
-from recollect.step.trust_region import backtrack, length_to_radius
+from recollect.step.surrogate import surrogate_gain
+from recollect.step.trust_region import (
+    backtrack,
+    corrected_length,
+    divergence,
+    length_to_radius,
+)
 from recollect.tree import flatten
 
 DAMPING_UP = 4.0
@@ -45,9 +46,6 @@ DAMPING_DOWN = 0.5
 """By what a successful one does, until it is back."""
 DAMPING_MOST = 1e6
 """Largest multiple of the damping."""
-MARGIN = 3.0
-"""Standard errors by which the mean KL has to stay inside the trust region; one trajectory alone
-tells no error."""
 
 
 class TrustRegionState(eqx.Module):
@@ -75,7 +73,9 @@ class TrustRegionInfo(eqx.Module):
     damping: Float[Array, ""]
     """ε in use; above the setting after line searches that failed."""
     backtracks: Int[Array, ""]
-    """How often the line search shortened the step."""
+    """How often the line search shortened the step, which began as long as the radius allows."""
+    step_length: Float[Array, ""]
+    """Multiple of the natural direction that was tried last."""
 
 
 class TRPO(AbstractNatural):
@@ -92,10 +92,8 @@ class TRPO(AbstractNatural):
         1
     """
 
-    advantages: AbstractAdvantages = VTrace(standardise=True)
-    """How advantages are estimated."""
-    target_kl: float = 0.01
-    """δ: radius of the trust region."""
+    target_kl: float = 0.005
+    """δ: radius of the trust region, most of which every step takes."""
     radius_decay: float = 0.0
     """β: the radius in iteration n = 1, 2, … is δ n^−β. Steps are as long as the radius even when
     the gradient is only noise."""
@@ -131,7 +129,8 @@ class TRPO(AbstractNatural):
         return initial_state(self, policy, batch, key, self.capacity, own)
 
     def update(self, state, rollout, key):
-        start = begin(self, state, rollout)
+        radius = self.target_kl * (state.iteration + 1.0) ** -self.radius_decay
+        start = begin(self, state, rollout, radius)
         advantages, estimates = estimate_advantages(self, start)
         critic = refit_critic(self, start, estimates, key)
         window = shared_window(self, start.rows, advantages)
@@ -145,11 +144,12 @@ class TRPO(AbstractNatural):
 
         θ, unflatten = flatten(start.state.policy)
         along = lambda length: self.project(unflatten(θ + length * solution.direction))
-        radius = self.target_kl * (state.iteration + 1.0) ** -self.radius_decay
-        passes = lambda length: _passes(start, window, advantages, along(length), radius)
+        spent = lambda length: divergence(window, start.reference, along(length))
+        improves = lambda length: surrogate_gain(window, advantages, along(length)) > 0
+        passes = lambda length: improves(length) & (spent(length) <= radius)
         # The Fisher matrix counts the time after endings, the mean KL does not.
-        curved = radius * estimate.window.coverage()
-        longest = jnp.minimum(length_to_radius(solution, curved), self.max_length)
+        guess = length_to_radius(solution, radius * estimate.window.coverage())
+        longest = corrected_length(spent, guess, radius, self.max_length)
         search = backtrack(passes, longest, self.shrink, self.backtracks)
 
         policy = along(search.length)
@@ -174,6 +174,7 @@ class TRPO(AbstractNatural):
             solver_steps=solution.steps,
             damping=damping,
             backtracks=search.backtracks,
+            step_length=search.length,
         )
         info = describe(start, policy, estimates, refused, measured)
         own = TrustRegionState(
@@ -182,25 +183,6 @@ class TRPO(AbstractNatural):
             fisher_history=forget_unusable_fisher(estimate.history, refused),
         )
         return finish(start, refused, policy=policy, critic=critic, own=own), info
-
-
-def _passes(
-    start: UpdateStart,
-    window: Window,
-    advantages: Float[Array, " newest"],
-    new: AbstractPolicy,
-    radius: Float[Array, ""],
-) -> Bool[Array, ""]:
-    """Whether a step improves the surrogate and stays inside the trust region."""
-    rows = start.rows
-    observations = rows.observations[: window.bound]
-    actions = rows.actions[: window.bound]
-    change = jax.vmap(new.log_prob)(observations, actions) - rows.log_probs[: window.bound]
-    gain = jnp.sum(window.coefficients() * advantages * jnp.expm1(change))
-    kls = jax.vmap(lambda observation: start.reference.kl(new, observation))(observations)
-    newest, _ = rows.window(jnp.ones(1)).average(kls)
-    mean, error = window.average(kls)
-    return (gain > 0) & (newest <= radius) & (mean + MARGIN * error <= radius)
 
 
 RTRPO = named(
@@ -221,5 +203,5 @@ RTRPO = named(
         >>> rc.RTRPO(window=20, target_kl=0.02).windows
         (20, 20)
     """,
-    window=10,
+    window=5,
 )

@@ -47,14 +47,14 @@ experiments:   {", ".join(EXPERIMENTS)}
 
 Each run writes a folder below runs/: settings.json, curves.csv and learning_curves.png.
 
-Settings tuned for an algorithm and an environment are used where there are any, unless
---no-preset is given.
+Settings: those tuned for the algorithm and the environment where there are any, the paper's for
+LQC and tables, else defaults for unfamiliar tasks; --preset default or --preset paper decides.
 
 examples:
   recollect train rtrpo CartPole-v1 --target-return 475 --environment-steps 50000
   recollect train rppo InvertedPendulum-v5 --environment-steps 40000 --policy.head squashed
   recollect train rtrpo Hopper-v5 --environment-steps 200000
-  recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --no-preset
+  recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --preset paper
   recollect theory normality --cases 5 1 5 10 --iterations 50000
   recollect train rnpg LQC --samples 5 --advantages exact --learning-rate 1 --step-decay 0.9
   recollect train examples/vmpo.py:VMPO CartPole-v1 --environment-steps 50000

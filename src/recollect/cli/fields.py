@@ -30,7 +30,7 @@ from recollect.estimate.advantages import (
     Returns,
     VTrace,
 )
-from recollect.estimate.fisher import AbstractFisherKind, ExpectedFisher, ScoreFisher
+from recollect.estimate.fisher import AbstractFisherKind, AutoFisher, ExpectedFisher, ScoreFisher
 from recollect.estimate.shares import AbstractShares, Uniform
 from recollect.memory.weights import WEIGHT_RULES, AbstractWeightRule
 from recollect.step.project import AbstractProjection, Ball, Box, Simplex, Unconstrained
@@ -74,9 +74,9 @@ KINDS = {
     ),
     "fisher": Kind(
         AbstractFisherKind,
-        {"score": ScoreFisher, "expected": ExpectedFisher},
+        {"auto": AutoFisher, "score": ScoreFisher, "expected": ExpectedFisher},
         "Fisher matrix: outer products of the scores of the actions taken (score, the paper's), "
-        "or the mean over actions in closed form (expected).",
+        "the mean over actions in closed form (expected), or that where it is known (auto).",
     ),
     "solver": Kind(
         AbstractSolver,

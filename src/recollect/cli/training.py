@@ -6,7 +6,7 @@ Their flags are the fields of the algorithms and of `Run`.
 import dataclasses
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import jax
 import tyro
@@ -22,7 +22,7 @@ from recollect.envs import AbstractEnv, AbstractOracle, Engine, HostEnv, make
 from recollect.policies.architecture import Architecture
 from recollect.report.plot import learning_curves
 from recollect.report.tables import summarise, table, write_curves
-from recollect.run.presets import PRESETS, Preset, default_collector, default_preset, preset
+from recollect.run.presets import Preset, default_collector, preset, settings_for
 from recollect.run.train import check_algorithm, train
 from recollect.serial import to_json, write_settings
 
@@ -49,9 +49,10 @@ class Run:
     """Collect this many steps in each of --copies copies of the environment an iteration."""
     copies: int | None = None
     """Copies of the environment for --steps."""
-    preset: bool = True
-    """Start from the settings tuned for this algorithm and environment, where there are any, and
-    not from the algorithm's defaults."""
+    preset: Literal["auto", "default", "paper"] = "auto"
+    """Settings to start from: `default` serves an unfamiliar task, `paper` has those of the paper.
+    `auto` takes what was tuned for the environment, where there is anything, the paper's for
+    tables and LQC, and else the defaults."""
     max_steps: int | None = None
     """Cut episodes after this many steps; the environment's own limit if not given."""
     engine: Engine = "auto"
@@ -115,12 +116,13 @@ def compare(flags: list[str], words: list[str]) -> int:
 
 
 def _training(name: str, flags: list[str]):
-    """The flags of an algorithm, with the preset of the environment among `flags` as defaults."""
-    env = next((word for word in flags if word in PRESETS), "")
+    """The flags of an algorithm, whose defaults are the settings to start from."""
     if name in ALGORITHMS:
-        start = default_preset(name) if "--no-preset" in flags else preset(name, env)
+        source = _source(flags)
+        start = preset(name, source)
         about = ALGORITHMS[name].__doc__
     else:
+        source = name
         start = own_preset(name)
         about = type(start.algorithm).__doc__
     rules = rule_flags(start.algorithm)
@@ -146,11 +148,35 @@ def _training(name: str, flags: list[str]):
             ),
             ("policy", Architecture, dataclasses.field(default=start.policy)),
             ("collector", tyro.conf.Suppress[Any], dataclasses.field(default=start.collector)),
+            ("source", tyro.conf.Suppress[str], dataclasses.field(default=source)),
         ],
         frozen=True,
     )
-    kind.__doc__ = about
+    kind.__doc__ = f"{about}\n\nDefaults shown are {_SOURCES.get(source, source)}."
     return kind
+
+
+@dataclasses.dataclass(frozen=True)
+class _Preset:
+    """The flag of `Run` that has to be known before the others."""
+
+    preset: str = "auto"
+
+
+_SOURCES = {
+    "default": "the default settings, for a task that nothing was tuned for",
+    "paper": "the settings of the paper",
+}
+
+
+def _source(flags: list[str]) -> str:
+    """Which settings to start from: what --preset says, or what there is for the environment."""
+    words = [word for word in flags if word not in ("--help", "-h")]
+    asked, _ = parse(_Preset, words, "recollect train", strict=False)
+    if asked.preset in ("default", "paper"):
+        return asked.preset
+    known = [settings_for(word) for word in words if word != "paper" and not word.startswith("-")]
+    return next((source for source in known if source != "default"), "default")
 
 
 def own_preset(name: str) -> Preset:
@@ -185,6 +211,10 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
         {**settings, "collectors": collectors, "policies": policies, "algorithms": algorithms},
     )
 
+    out = console(width=120, stderr=run.json)
+    for name, training in trainings.items():
+        tuned = f"the settings tuned for {training.source}"
+        out.print(f"{name}: {_SOURCES.get(training.source, tuned)}", soft_wrap=True)
     limitless = run.iterations is None and run.environment_steps is None
     runs = {}
     stopped = None
@@ -217,7 +247,6 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
     )
 
     summaries = {name: summarise(training) for name, training in runs.items()}
-    out = console(width=120, stderr=run.json)
     out.print(table(summaries))
     out.print(f"wrote {folder}/learning_curves.png, curves.csv, settings.json", soft_wrap=True)
     if run.json:

@@ -114,7 +114,8 @@ class Returns(AbstractAdvantages):
     """Nothing, the mean return over the window, a linear-quadratic fit of the value over the
     window, or the critic."""
     standardise: bool = eqx.field(static=True, default=False)
-    """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
+    """Shift and scale the advantages in the window to mean 0 and standard deviation 1; to zero,
+    where rewards are all alike and tell nothing."""
 
     @property
     def needs_critic(self):
@@ -147,7 +148,8 @@ class GAE(AbstractAdvantages):
     gae_lambda: float = 0.95
     """λ: 0 trusts the values alone, 1 the rewards alone."""
     standardise: bool = eqx.field(static=True, default=False)
-    """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
+    """Shift and scale the advantages in the window to mean 0 and standard deviation 1; to zero,
+    where rewards are all alike and tell nothing."""
 
     def __check_init__(self):
         _check_values(self)
@@ -185,7 +187,8 @@ class VTrace(AbstractAdvantages):
     truncate_c: float = 1.0
     """c̄: largest weight by which a step passes on what comes after it."""
     standardise: bool = eqx.field(static=True, default=False)
-    """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
+    """Shift and scale the advantages in the window to mean 0 and standard deviation 1; to zero,
+    where rewards are all alike and tell nothing."""
 
     def __check_init__(self):
         _check_values(self)
@@ -223,7 +226,8 @@ class ExactAdvantages(AbstractAdvantages):
     """
 
     standardise: bool = eqx.field(static=True, default=False)
-    """Shift and scale the advantages in the window to mean 0 and standard deviation 1."""
+    """Shift and scale the advantages in the window to mean 0 and standard deviation 1; to zero,
+    where rewards are all alike and tell nothing."""
     oracle: AbstractOracle | None = None
     """The environment, which `train` fills in."""
 
@@ -285,13 +289,29 @@ def estimates(
     """
     mask = batches.mask
     if standardise:
-        advantages = _standardised(advantages, mask)
+        # What a critic says of states whose rewards are all alike is its own noise, and would be
+        # scaled up to the size of a signal.
+        told = rewards_tell(batches)
+        advantages = jnp.where(told, _standardised(advantages, mask), 0)
     targets = corrections if values is None else values + corrections
     return Estimates(
         advantages=where_mask(mask, advantages),
         targets=where_mask(mask, targets),
         values=None if values is None else where_mask(mask, values),
     )
+
+
+def rewards_tell(batches: Batch) -> Bool[Array, ""]:
+    """Whether the rewards of the window can tell one action from another.
+
+    They cannot if all are the same, unless episodes terminate and rewards other than zero are
+    missed afterwards.
+    """
+    mask = batches.mask
+    first = jnp.max(batches.rewards, where=mask, initial=-jnp.inf)
+    same = jnp.all(jnp.where(mask, batches.rewards == first, True))
+    missed = (first != 0) & (mask & batches.terminated).any()
+    return ~same | missed
 
 
 def _check_values(advantages: GAE | VTrace) -> None:

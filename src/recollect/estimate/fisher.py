@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from recollect.memory.rows import Window
 from recollect.policies.chunks import fold
-from recollect.policies.scores import AbstractScores, expected_score_matrix
+from recollect.policies.scores import AbstractScores, expected_score_matrix, has_expected_scores
 from recollect.settings import Settings
 
 MATRIX_CHUNK = 1024
@@ -119,7 +119,7 @@ class ScoreFisher(AbstractFisherKind):
 
     Example:
         >>> import recollect as rc
-        >>> rc.RNPG().fisher
+        >>> rc.preset("rnpg", "paper").algorithm.fisher
         ScoreFisher()
     """
 
@@ -143,6 +143,20 @@ class ExpectedFisher(AbstractFisherKind):
     def __call__(self, window):
         scores = expected_score_matrix(window.rows.policy, window.rows.observations[: window.bound])
         return Fisher(scores=scores, coefficients=window.state_coefficients(), count=window.count)
+
+
+class AutoFisher(AbstractFisherKind):
+    """The closed form of `ExpectedFisher` where it is known, else the outer products of scores.
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG().fisher
+        AutoFisher()
+    """
+
+    def __call__(self, window):
+        known = has_expected_scores(window.rows.policy)
+        return ExpectedFisher()(window) if known else ScoreFisher()(window)
 
 
 def _of_each(scores: AbstractScores, coefficients: Float[Array, " state"]) -> Float[Array, " row"]:

@@ -14,9 +14,10 @@ from recollect.algorithms import AbstractAlgorithm
 from recollect.paper.attribution import control_label, controls
 from recollect.paper.cells import Cell, Outcome
 from recollect.paper.fresh import FreshCell
-from recollect.paper.protocol import CARTPOLE, EXPLICIT, PENDULUM, Problem, Protocol, Scale
+from recollect.paper.protocol import CARTPOLE, EXPLICIT, PENDULUM, Problem, Scale
 from recollect.report.plot import COLOURS, learning_curves, panels, save
 from recollect.report.tables import write_csv
+from recollect.run.section5 import Protocol
 from recollect.statistics import standard_error
 from recollect.step.solve import Auto
 from recollect.theory.findings import Findings
@@ -48,7 +49,7 @@ def cell(
         max_steps=problem.max_steps,
         iterations=scale.iterations.get(problem.env, problem.iterations),
         episodes=protocol.episodes,
-        policy=protocol.policy(problem),
+        policy=protocol.policy(problem.policy),
         algorithm=algorithm,
         engine=scale.engine,
         seeds=scale.seeds or protocol.seeds,

@@ -44,12 +44,13 @@ class Architecture(Settings):
     """Distribution over actions. `auto` is a softmax for choices and `gaussian` for real numbers.
     For real numbers within bounds there are also `squashed` (a Gaussian through tanh) and `grid` (a
     softmax over equally spaced values)."""
-    widths: tuple[int, ...] = (32,)
+    widths: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers. `Tabular` environments get a table instead of a network."""
-    activation: str = "relu"
+    activation: str = "tanh"
     """Between layers: `relu`, `tanh` or `silu`."""
-    log_std: float = 0.0
-    """Logarithm of the initial standard deviation of `gaussian` and `squashed`."""
+    log_std: float = -0.7
+    """Logarithm of the initial standard deviation of `gaussian` and `squashed`: half of what most
+    actuators take at most."""
     points: int = 11
     """Number of values on the `grid`, for each number of an action."""
     normalise: bool | None = None

@@ -310,6 +310,11 @@ def score_matrix(
     )
 
 
+def has_expected_scores(policy: AbstractPolicy) -> bool:
+    """Whether `expected_score_matrix` knows the closed form for a policy."""
+    return isinstance(policy, Policy) and isinstance(policy.network, MLP)
+
+
 def expected_score_matrix(
     policy: AbstractPolicy, observations: Float[Array, "row ..."]
 ) -> AbstractScores:

@@ -31,7 +31,7 @@ from recollect.run.state import (
     learn,
 )
 from recollect.runtime import jit
-from recollect.tree import traced_numbers
+from recollect.tree import one_by_one, traced_numbers
 
 CHUNK_ITERATIONS = 10
 
@@ -95,7 +95,7 @@ def _start_seeds(problem, policy: InitialPolicy, keys: Key[Array, " seed"]) -> S
         key_critic = stream(key, "critic")
         return SeedState.fresh(algorithm, start, batch, key_critic, collecting, fisher_collecting)
 
-    return eqx.filter_vmap(one)(keys)
+    return one_by_one(one, keys)
 
 
 def _run(problem, keys: Key[Array, " seed"], seeds: SeedState, first, count):

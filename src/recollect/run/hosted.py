@@ -21,7 +21,7 @@ from recollect.policies.architecture import InitialPolicy, make_policy
 from recollect.run.compiled import learn_one_by_one
 from recollect.run.state import AbstractRun, CorePool, Limits, RunState, SeedState, in_shares
 from recollect.runtime import jit
-from recollect.tree import traced_numbers
+from recollect.tree import one_by_one, traced_numbers
 
 STREAMS: tuple[Name, ...] = ("batch", "fisher batch")
 """Keys of the collectors."""
@@ -130,7 +130,7 @@ def _start_seeds(
     fresh = lambda policy, key: SeedState.fresh(
         algorithm, policy, shown.batch, stream(key, "critic")
     )
-    return eqx.filter_vmap(fresh, in_axes=(eqx.if_array(0), 0))(policies, keys)
+    return one_by_one(fresh, policies, keys)
 
 
 def _learn_from_host(problem, keys, seeds: SeedState, rollouts: Rollout, index):

@@ -30,6 +30,7 @@ from recollect.estimate.advantages import VTrace
 from recollect.estimate.critic import Critic
 from recollect.estimate.fisher import ExpectedFisher
 from recollect.policies.architecture import Architecture
+from recollect.run.section5 import NETWORK, Protocol
 from recollect.settings import Settings, checked
 from recollect.step.solve import Auto, ConjugateGradients
 
@@ -41,7 +42,7 @@ class Preset(Settings):
     Example:
         >>> import recollect as rc
         >>> rc.Preset(rc.RNPG(window=4), rc.Episodes(2)).policy.widths
-        (32,)
+        (64, 64)
     """
 
     algorithm: AbstractAlgorithm
@@ -51,11 +52,13 @@ class Preset(Settings):
 
 @checked
 def preset(algorithm: str, env: str) -> Preset:
-    """The tuned settings of an algorithm on an environment; its defaults where nothing was tuned.
+    """The settings of an algorithm for an environment, or those of the paper.
 
     Args:
         algorithm: its name, for example `"rtrpo"`.
-        env: name of the environment, for example `"Hopper-v5"`.
+        env: name of the environment, for example `"Hopper-v5"`; `"paper"` for the settings of the
+            paper, which tables and LQC have too, and `"default"` for the defaults, which every
+            environment has for which nothing was tuned.
 
     Returns:
         The algorithm, what it collects, and the policy that it starts from.
@@ -64,23 +67,38 @@ def preset(algorithm: str, env: str) -> Preset:
         >>> import recollect as rc
         >>> rc.preset("rtrpo", "CartPole-v1").algorithm.window
         20
+        >>> rc.preset("rnpg", "paper").algorithm.damping
+        0.001
     """
     check_name("algorithm", algorithm, ALGORITHMS)
+    source = settings_for(env)
+    if source == "paper":
+        protocol = Protocol()
+        return Preset(protocol.algorithms()[algorithm], Episodes(protocol.episodes), NETWORK)
+    if source == "default":
+        settings = ALGORITHMS[algorithm]()
+        return Preset(settings, default_collector(settings))
+    return PRESETS[source][algorithm]
+
+
+def settings_for(env: str) -> str:
+    """Which settings `preset` has for an environment: its name, `"paper"` or `"default"`."""
     meant = {name.lower(): name for name in PRESETS}.get(env.lower(), env)
     if meant != env:
         raise ValueError(f"env={env!r} is unknown; did you mean {meant!r}?")
-    return PRESETS[env][algorithm] if env in PRESETS else default_preset(algorithm)
-
-
-def default_preset(algorithm: str) -> Preset:
-    """The defaults of a named algorithm."""
-    settings = ALGORITHMS[algorithm]()
-    return Preset(settings, default_collector(settings))
+    if env in PRESETS:
+        return env
+    exact = env in EXACT or env.endswith(".npz")
+    return "paper" if exact or env == "paper" else "default"
 
 
 def default_collector(algorithm: AbstractAlgorithm) -> AbstractCollector:
-    """The paper's four whole trajectories, or fixed steps where a critic bootstraps."""
+    """Fixed steps where a critic bootstraps, else the paper's four whole trajectories."""
     return Steps(8, 64) if algorithm.advantages.needs_critic else Episodes(4)
+
+
+EXACT = ("LQC", "Chain", "Gridworld", "Garnet")
+"""Environments that know exact answers: the paper's settings are for them."""
 
 
 PLAIN = VTrace(gae_lambda=0.98)
@@ -93,7 +111,9 @@ def _gradients(discount: float, policy: Architecture) -> dict[str, Preset]:
     other."""
     shared: dict[str, Any] = dict(discount=discount, advantages=SCALED, critic=CRITIC)
     plain: dict[str, Any] = dict(optimizer="adam", learning_rate=0.01)
-    natural: dict[str, Any] = dict(fisher=ExpectedFisher(), damping=0.01, learning_rate=0.1)
+    natural: dict[str, Any] = dict(
+        fisher=ExpectedFisher(), damping=0.01, learning_rate=0.1, target_kl=None
+    )
     algorithms = {
         "vpg": VPG(**shared, **plain),
         "rpg": RPG(window=4, **shared, **plain),
@@ -186,21 +206,30 @@ def _careful(rppo: Preset) -> Preset:
         rppo.algorithm, window=2, learning_rate=1e-4, epochs=20, minibatch=64, clip=0.1
     )
     return dataclasses.replace(
-        rppo, algorithm=algorithm, policy=Architecture(widths=(256, 256), log_std=-2.0)
+        rppo,
+        algorithm=algorithm,
+        policy=Architecture(widths=(256, 256), activation="relu", log_std=-2.0),
     )
 
 
-HOPPER = Architecture(widths=(64, 64), activation="tanh")
+SMALL = Architecture(widths=(32,), activation="relu", log_std=0.0)
+HOPPER = Architecture(widths=(64, 64), activation="tanh", log_std=0.0)
 CHEETAH = Architecture(widths=(64, 64), activation="tanh", log_std=-1.0)
 PRESETS: dict[str, dict[str, Preset]] = {
     "CartPole-v1": _balancing(
-        discount=0.98, radius=0.02, max_length=1.0, epsilon=0.01, policy=Architecture()
+        discount=0.98, radius=0.02, max_length=1.0, epsilon=0.01, policy=SMALL
     ),
     "InvertedPendulum-v5": _balancing(
-        discount=0.99, radius=0.03, max_length=0.1, epsilon=0.03, policy=Architecture(log_std=-1.0)
+        discount=0.99,
+        radius=0.03,
+        max_length=0.1,
+        epsilon=0.03,
+        policy=dataclasses.replace(SMALL, log_std=-1.0),
     ),
-    "Acrobot-v1": _swinging(discount=0.99, policy=Architecture()),
-    "Pendulum-v1": _swinging(discount=0.9, policy=Architecture(widths=(64,), activation="tanh")),
+    "Acrobot-v1": _swinging(discount=0.99, policy=SMALL),
+    "Pendulum-v1": _swinging(
+        discount=0.9, policy=Architecture(widths=(64,), activation="tanh", log_std=0.0)
+    ),
     "Hopper-v5": _running(
         discount=0.99,
         gae_lambda=0.95,
@@ -217,7 +246,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         copies=4,
         steps=64,
         trust=CHEETAH,
-        clip=Architecture(widths=(128, 128), log_std=-1.0),
+        clip=Architecture(widths=(128, 128), activation="relu", log_std=-1.0),
         radius=0.03,
         damping=0.03,
     ),

@@ -119,7 +119,7 @@ def train(
     elif not isinstance(env, AbstractEnv | HostEnv):
         env = host(env)
     if isinstance(algorithm, str):
-        chosen = preset(algorithm, named_env)
+        chosen = preset(algorithm, "paper" if isinstance(env, AbstractOracle) else named_env)
         algorithm = chosen.algorithm
         collector = chosen.collector if collector is None else collector
         policy = chosen.policy if policy is None else policy
@@ -287,7 +287,15 @@ def _limits(iterations, environment_steps, target_return) -> Limits:
 
 
 def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...], hopeless: bool) -> None:
-    places = np.argwhere(refused > 0)
+    # A solved task may give no signal any more; only a seed that never had any is worth a word.
+    silent = np.where(np.isnan(refused), SIGNAL, refused) == SIGNAL
+    if silent.all(1).any():
+        warnings.warn(
+            f"No batch of seed {seeds[int(silent.all(1).argmax())]} held a signal, so its policy is "
+            "as it was: all rewards were alike. More steps may find others.",
+            stacklevel=3,
+        )
+    places = np.argwhere((refused > 0) & (refused != SIGNAL))
     if not len(places):
         return
     seed, iteration = places[0]

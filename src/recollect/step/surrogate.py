@@ -1,7 +1,30 @@
-"""PPO's clipped surrogate, and which transitions its clip takes out of the gradient."""
+"""What a step is expected to gain: TRPO's surrogate, PPO's clipped one, and which transitions the
+clip takes out of the gradient."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+
+from recollect.memory.rows import Window
+from recollect.policies import AbstractPolicy
+
+
+def surrogate_gain(
+    window: Window, advantages: Float[Array, " newest"], new: AbstractPolicy
+) -> Float[Array, ""]:
+    """Σ c_i A_i (π(a_i|s_i) / π_n(a_i|s_i) − 1), where the c_i are importance weights over their
+    denominator.
+
+    Args:
+        window: rows with their weights under π_n, and the share of each age.
+        advantages: A of every row of the window.
+        new: π.
+    """
+    rows = window.rows
+    observations = rows.observations[: window.bound]
+    log_probs = jax.vmap(new.log_prob)(observations, rows.actions[: window.bound])
+    change = log_probs - rows.log_probs[: window.bound]
+    return jnp.sum(window.coefficients() * advantages * jnp.expm1(change))
 
 
 def clipped_surrogate(

@@ -1,25 +1,44 @@
-"""How far to go along a natural direction: as far as the KL divergence allows, then back until it
-pays.
+"""How far to go along a direction: as far as the KL divergence allows, then back until it pays.
 
 The trust region is KL(π_n ‖ π) averaged over states. A policy ratio corrects which actions were
 taken, not which states were visited, so the average is over states as they were met, unweighted:
 once over those of the newest batch, which the current policy visited itself, and once over those
-of the whole window, which are more. A step must pass both: the newest states alone are few, and
-the window alone has states that the policy has left behind.
+of the whole window, which are more. A step must stay inside by both: the newest states alone are
+few, and the window alone has states that the policy has left behind.
 
-The states are also those that the direction was made from, and the KL is larger on others. So the
-mean over the window has to stay inside by three standard errors, taken between trajectories.
-`benchmarks/trust_region.py` measures what that is worth on fresh states.
+These are also the states that the direction was made from, and the KL is larger on others. So the
+mean over the window may be as large as the radius, but three standard errors more, taken between
+trajectories, no larger than one and a half. `benchmarks/trust_region.py` measures what that is
+worth on fresh states.
+
+How long a step may be is measured, not computed: the quadratic form of the Fisher matrix is off
+where it is damped, and where it was estimated from other states than the KL.
 """
 
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from recollect.memory.rows import Window
+from recollect.policies import AbstractPolicy
 from recollect.step.solve import Solution
+
+MARGIN = 3.0
+"""Standard errors that the mean KL may be wrong by; one trajectory alone tells no error."""
+SLACK = 1.5
+"""How many radii the KL may be if the mean is wrong by so much."""
+AIM = 0.85
+"""Share of the radius that a corrected length aims at."""
+ENOUGH = 0.75
+"""Share of the radius from which on a length is not corrected any more."""
+CORRECTIONS = 4
+"""How often the length is corrected at most."""
+LARGEST_CORRECTION = 10.0
+"""By what a correction multiplies or divides the length at most."""
 
 
 class Search(eqx.Module):
@@ -31,12 +50,66 @@ class Search(eqx.Module):
     found: Bool[Array, ""]
 
 
+def divergence(window: Window, old: AbstractPolicy, new: AbstractPolicy) -> Float[Array, ""]:
+    """The KL divergence KL(old ‖ new) that is held against the radius; infinite if it is no number.
+
+    Args:
+        window: whose states are averaged over.
+        old: the policy that the step is measured from.
+        new: the policy after the step.
+    """
+    rows = window.rows
+    kls = jax.vmap(lambda observation: old.kl(new, observation))(rows.observations[: window.bound])
+    newest, _ = rows.window(jnp.ones(1)).average(kls)
+    mean, error = window.average(kls)
+    largest = jnp.maximum(jnp.maximum(newest, mean), (mean + MARGIN * error) / SLACK)
+    return jnp.where(jnp.isnan(largest), jnp.inf, largest)
+
+
 def length_to_radius(solution: Solution, radius: Float[Array, ""] | float) -> Float[Array, ""]:
     """t such that ½ t² xᵀ(F + εI)x = radius: the step whose KL, to second order, is at most the
     radius."""
     curvature = solution.direction @ solution.product
     # Zero where the gradient is zero, or so small that its square underflows.
     return jnp.sqrt(2 * radius / jnp.maximum(curvature, jnp.finfo(curvature.dtype).tiny))
+
+
+def corrected_length(
+    divergence: Callable[[Float[Array, ""]], Float[Array, ""]],
+    guess: Float[Array, ""],
+    radius: Float[Array, ""] | float,
+    longest: Float[Array, ""] | float,
+) -> Float[Array, ""]:
+    """The length at which the divergence is about the radius, or the longest one allowed.
+
+    A divergence grows with the square of a short step, so t ← t √(radius / divergence(t)) until
+    it is a little below the radius.
+
+    Args:
+        divergence: of the step of a length.
+        guess: where to begin.
+        radius: of the trust region.
+        longest: which no length exceeds.
+    """
+
+    def settled(length, spent):
+        used = (spent >= ENOUGH * radius) | (length >= longest)
+        return used & (spent <= radius)
+
+    def correct(carry):
+        length, spent, corrections = carry
+        factor = jnp.sqrt(AIM * radius / spent)
+        length *= jnp.clip(factor, 1 / LARGEST_CORRECTION, LARGEST_CORRECTION)
+        length = jnp.minimum(length, longest)
+        return length, divergence(length), corrections + 1
+
+    guess = jnp.minimum(guess, longest)
+    length, _, _ = lax.while_loop(
+        lambda carry: ~settled(*carry[:2]) & (carry[2] < CORRECTIONS),
+        correct,
+        (guess, divergence(guess), jnp.zeros((), jnp.int32)),
+    )
+    return length
 
 
 def backtrack(

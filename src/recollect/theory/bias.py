@@ -34,6 +34,7 @@ from recollect.keys import numbered
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, tabular_softmax_policy
 from recollect.report.plot import COLOURS
+from recollect.run.section5 import algorithm_1
 from recollect.runtime import one_blas_thread
 from recollect.statistics import jackknife
 from recollect.theory.deviations import (
@@ -137,7 +138,7 @@ class Bias:
     ) -> NPG:
         """RNPG with the settings of the experiment; numbers are traced, so that one program serves
         all step sizes."""
-        algorithm = NPG(
+        algorithm = algorithm_1(
             window=window,
             fisher_window=1,
             independent_fisher=independent_fisher,

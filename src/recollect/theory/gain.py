@@ -20,6 +20,7 @@ from recollect.estimate.advantages import ExactAdvantages, Returns
 from recollect.keys import stream
 from recollect.policies.architecture import make_policy
 from recollect.report.plot import COLOURS
+from recollect.run.section5 import algorithm_1
 from recollect.run.train import train
 from recollect.theory.findings import Findings, panels
 from recollect.theory.lqc import inverse_fisher_moments
@@ -100,7 +101,7 @@ class Gain:
         collector = Draws(self.samples or 10) if draws else Episodes(self.episodes or 4)
         advantages = ExactAdvantages() if draws else Returns()
         discount = float(env.discount) if knows else NPG.discount
-        algorithm = NPG(damping=self.damping, advantages=advantages, discount=discount)
+        algorithm = algorithm_1(damping=self.damping, advantages=advantages, discount=discount)
         policy = make_policy(stream(jax.random.key(self.seed), "policy"), env, None)
         if self.iterations:
             policy = train(

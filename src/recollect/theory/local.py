@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from recollect.algorithms import RNPG
-from recollect.algorithms.npg import NPG
+from recollect.algorithms import NPG
 from recollect.checks import check_name
 from recollect.envs import LQC, AbstractOracle, Tabular
 from recollect.estimate.advantages import ExactAdvantages
@@ -25,6 +24,7 @@ from recollect.keys import numbered
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
+from recollect.run.section5 import algorithm_1
 from recollect.step.project import Box
 from recollect.step.solve import Cholesky
 from recollect.theory import covariance, lqc
@@ -90,7 +90,7 @@ class Local:
 
     def algorithm(self, window: int, ratio: Ratio, step_decay: float) -> NPG:
         """RNPG as the theorems have it: exact advantages, a fresh batch for F̂, a box for Θ."""
-        return RNPG(
+        return algorithm_1(
             window=window,
             fisher_window=1,
             damping=self.damping,

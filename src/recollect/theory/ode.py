@@ -28,6 +28,7 @@ from recollect.estimate.advantages import ExactAdvantages
 from recollect.keys import numbered
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.report.plot import COLOURS
+from recollect.run.section5 import algorithm_1
 from recollect.runtime import one_blas_thread
 from recollect.statistics import jackknife, standard_error
 from recollect.step.project import Box
@@ -142,7 +143,7 @@ class Ode:
     def algorithm(self, env: AbstractOracle, series: str, step_size: float) -> NPG:
         """The algorithm of a name in `SERIES`."""
         reuse, ratio = SERIES[series]
-        algorithm = NPG(
+        algorithm = algorithm_1(
             window=self.window if reuse else 1,
             fisher_window=1,
             independent_fisher=True,

@@ -42,6 +42,7 @@ from recollect.envs import AbstractEnv, AbstractOracle
 from recollect.keys import numbered_each, stream
 from recollect.policies import AbstractPolicy
 from recollect.run.fit import check_fit
+from recollect.run.section5 import algorithm_1
 from recollect.runtime import one_blas_thread
 from recollect.statistics import jackknife_error, leave_out
 from recollect.tree import flatten, traced_numbers
@@ -135,7 +136,7 @@ class Prediction:
 def predict_gain(
     env: AbstractEnv,
     policy: AbstractPolicy,
-    algorithm: NPG = NPG(),
+    algorithm: NPG = algorithm_1(),
     collector: AbstractCollector = Episodes(4),
     gradient_batches: int = 64,
     fisher_batches: int = 256,

@@ -19,9 +19,8 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from recollect.algorithms import RNPG
+from recollect.algorithms import NPG
 from recollect.algorithms.base import bind
-from recollect.algorithms.npg import NPG
 from recollect.checks import check_count, check_number
 from recollect.collect.compiled import Occupancy
 from recollect.collect.rollout import Rollout
@@ -32,6 +31,7 @@ from recollect.keys import numbered, numbered_each, stream
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
+from recollect.run.section5 import algorithm_1
 from recollect.runtime import cores
 from recollect.step.project import Box
 from recollect.step.solve import Cholesky
@@ -104,7 +104,7 @@ class Case:
 
     def algorithm(self) -> NPG:
         """RNPG as section 5.5 has it: exact advantages, a scalar Fisher matrix, a box for Θ."""
-        return RNPG(
+        return algorithm_1(
             window=self.window,
             fisher_window=self.fisher_window,
             damping=self.damping,
