@@ -312,7 +312,10 @@ def main() -> None:
         "--hours", type=float, default=np.inf, help="begin no cell after this many hours"
     )
     options = parser.parse_args()
-    names = [f"{task}: {label}" for label in ("random", *LABELS) for task in TASKS]
+    # What reuses and the peers first, so that a run that is stopped has something to show.
+    first = ("random", "rnpg", "rtrpo", "rppo", *PEERS)
+    order = dict.fromkeys((*first, *LABELS))
+    names = [f"{task}: {label}" for label in order for task in TASKS]
     names += [f"{task}: {label}" for label in EIGHT for task in SPARSE]
     missing = [name for name in names if name not in kept(DATA) and options.only in name]
     for name, figures in on_cores(cell, missing, options.hours * 3600):

@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from recollect import RTRPO, TRPO, Steps, train
-from recollect.collect.rollout import Rollout
 from recollect.algorithms.base import SIGNAL, AbstractAlgorithm
+from recollect.collect.rollout import Rollout
 from recollect.report.tables import markdown
 
 TASKS = (

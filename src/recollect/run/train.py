@@ -288,11 +288,11 @@ def _limits(iterations, environment_steps, target_return) -> Limits:
 
 def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...], hopeless: bool) -> None:
     # A solved task may give no signal any more; only a seed that never had any is worth a word.
-    silent = np.where(np.isnan(refused), SIGNAL, refused) == SIGNAL
-    if silent.all(1).any():
+    silent = (np.isnan(refused) | (refused == SIGNAL)).all(1)
+    if silent.any():
         warnings.warn(
-            f"No batch of seed {seeds[int(silent.all(1).argmax())]} held a signal, so its policy is "
-            "as it was: all rewards were alike. More steps may find others.",
+            f"No batch of seed {seeds[silent.argmax()]} held a signal, so its policy is as it was: "
+            "all rewards were alike. More steps may find others.",
             stacklevel=3,
         )
     places = np.argwhere((refused > 0) & (refused != SIGNAL))
