@@ -3,7 +3,7 @@
 `Episodes` and `Steps` mean what they do for compiled environments. Draws come from the same keys as
 there, seeds of resets from (seed, iteration, copy, step), so a repeated iteration repeats itself.
 The policies of all seeds are asked once a step. Between iterations a collector keeps only the
-environments; the rest is `Ongoing`.
+environments; the rest is `Ongoing`, from which other copies can be brought to the same point.
 """
 
 import functools
@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, Shaped
 
 from recollect.batch import Batch
 from recollect.collect.compiled import Episodes, Steps
@@ -37,6 +37,13 @@ class Ongoing(eqx.Module):
     """Sums of the rewards of these steps."""
     dropped: Int[np.ndarray, "seed copy"]
     """Episodes that were left out because the simulation diverged, since the start of the run."""
+    seeds: Int[np.ndarray, "seed copy"]
+    """From which each copy's episode began."""
+    observations: Float[np.ndarray, "seed copy feature"]
+    """What the policy acts on next."""
+    actions: Shaped[np.ndarray, "taken *action"]
+    """Those since each copy's episode began, one copy after another. Nothing for whole episodes,
+    which begin anew in every iteration, and for copies that reset themselves."""
 
 
 class HostCollector:
@@ -121,13 +128,18 @@ class HostCollector:
         times = np.zeros(count, np.int32)
         totals = np.zeros(count)
         dropped = np.zeros(count, np.int32)
+        numbers = np.zeros(count, np.int64)
+        before = [arrays["actions"][:0, 0]] * count
         if ongoing is not None:
             dropped[:] = ongoing.dropped.ravel()
         if self.whole or ongoing is None:
-            vector.reset([seed(copy, 0) for copy in range(count)])
+            numbers[:] = [seed(copy, 0) for copy in range(count)]
+            vector.reset(numbers.tolist())
         else:
             times[:] = ongoing.times.ravel()
             totals[:] = ongoing.totals.ravel()
+            numbers[:] = ongoing.seeds.ravel()
+            before = _by_copy(ongoing)
         arrays["mask"][:] = False
         act = self._actor(policies, keys)
         moving = np.ones(count, bool)
@@ -177,6 +189,7 @@ class HostCollector:
                 again = np.zeros(count, bool)
             if again.any():
                 vector.restart(again, lambda copy, step=t + 1: seed(copy, step))
+                numbers[again] = [seed(copy, t + 1) for copy in np.flatnonzero(again).tolist()]
         batch = Batch(**{field: self._by_seed(values) for field, values in arrays.items()})
         rollout = Rollout(
             batch=_with_log_probs(policies, batch),
@@ -185,9 +198,96 @@ class HostCollector:
             environment_steps=jnp.asarray(taken.reshape(len(self.seeds), -1).sum(1), jnp.int32),
             iteration=jnp.full(len(self.seeds), iteration, jnp.int32),
         )
-        by_seed = lambda values: values.reshape(len(self.seeds), self.copies)
-        ongoing = Ongoing(times=by_seed(times), totals=by_seed(totals), dropped=by_seed(dropped))
+        by_seed = lambda values: values.reshape(len(self.seeds), self.copies, *values.shape[1:])
+        taken_since = arrays["actions"][:0, 0]
+        if not self.whole and not vector.resets_itself:
+            latest = [arrays["actions"][began[copy] :, copy] for copy in range(count)]
+            past = [before[copy] if began[copy] == 0 else before[copy][:0] for copy in range(count)]
+            taken_since = np.concatenate(
+                [part for pair in zip(past, latest, strict=True) for part in pair]
+            )
+        ongoing = Ongoing(
+            times=by_seed(times),
+            totals=by_seed(totals),
+            dropped=by_seed(dropped),
+            seeds=by_seed(numbers),
+            observations=by_seed(vector.observations.copy()),
+            actions=taken_since,
+        )
         return ongoing, rollout
+
+    def restore(self, ongoing: Ongoing) -> tuple[Ongoing, int]:
+        """Bring newly opened copies to where others were, by repeating the actions since then.
+
+        An episode that does not repeat itself, observation by observation, begins anew.
+
+        Args:
+            ongoing: what the last call with the other copies returned.
+
+        Returns:
+            What the next call is to be given, and how many episodes begin anew.
+        """
+        if self.whole:
+            return ongoing, 0
+        vector = self.vector
+        if vector.resets_itself:
+            return self._anew(ongoing, np.ones(vector.count, bool))
+        seeds = ongoing.seeds.ravel().tolist()
+        times = ongoing.times.ravel()
+        actions = _by_copy(ongoing)
+        idle = np.zeros(self.arrays["actions"].shape[2:], self.arrays["actions"].dtype)
+        begin = lambda which: vector.restart(which, lambda copy: seeds[copy])
+        same = np.ones(vector.count, bool)
+        vector.reset(seeds)
+        longest = int(times.max())
+        # Those with the longest way begin first, so that all arrive together.
+        for step in range(longest):
+            places = step - longest + times
+            moving = (places >= 0) & same
+            if not vector.rests and (places == 0).any():
+                begin(places == 0)  # until now it was stepped along
+            now = [
+                some[place] if moves else idle
+                for some, place, moves in zip(actions, places, moving, strict=True)
+            ]
+            stepped = vector.step(np.stack(now), moving)
+            ended = stepped.terminated | stepped.truncated | stepped.diverged
+            same &= ~(moving & ended)
+            if not vector.rests and ended.any():
+                begin(ended)
+        if not vector.rests and (times == 0).any():
+            begin(times == 0)
+        same &= (vector.observations == ongoing.observations.reshape(vector.count, -1)).all(1)
+        return self._anew(ongoing, ~same)
+
+    def _anew(self, ongoing: Ongoing, which: np.ndarray) -> tuple[Ongoing, int]:
+        """Some copies with a new episode, whose seed continues that of the one that was lost."""
+        if not which.any():
+            return ongoing, 0
+        flat = lambda values: values.reshape(self.vector.count, *values.shape[2:]).copy()
+        seeds = flat(ongoing.seeds)
+        times = flat(ongoing.times)
+        totals = flat(ongoing.totals)
+        seeds[which] = [_number(int(seed), 1) for seed in seeds[which]]
+        times[which] = 0
+        totals[which] = 0.0
+        if self.vector.resets_itself:
+            self.vector.reset(seeds.tolist())
+        else:
+            self.vector.restart(which, lambda copy: int(seeds[copy]))
+        kept = [
+            some[:0] if new else some for some, new in zip(_by_copy(ongoing), which, strict=True)
+        ]
+        by_seed = lambda values: values.reshape(len(self.seeds), self.copies, *values.shape[1:])
+        after = Ongoing(
+            times=by_seed(times),
+            totals=by_seed(totals),
+            dropped=ongoing.dropped,
+            seeds=by_seed(seeds),
+            observations=by_seed(self.vector.observations.copy()),
+            actions=np.concatenate(kept),
+        )
+        return after, int(which.sum())
 
     def _by_seed(self, values: np.ndarray) -> Array:
         """From the axes time, copy of all seeds to seed, copy, time."""
@@ -220,6 +320,12 @@ class HostCollector:
             return actions.reshape(len(rows), *actions.shape[2:])
 
         return act
+
+
+def _by_copy(ongoing: Ongoing) -> list[np.ndarray]:
+    """The actions since each copy's episode began."""
+    times = ongoing.times.ravel() if len(ongoing.actions) else np.zeros(ongoing.times.size, int)
+    return np.split(ongoing.actions, np.cumsum(times)[:-1])
 
 
 def check_collector(env: HostEnv, collector: AbstractCollector) -> tuple[int, int]:

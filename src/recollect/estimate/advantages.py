@@ -115,7 +115,7 @@ class Returns(AbstractAdvantages):
     window, or the critic."""
     standardise: bool = eqx.field(static=True, default=False)
     """Shift and scale the advantages in the window to mean 0 and standard deviation 1; to zero,
-    where rewards are all alike and tell nothing."""
+    where `all_is_well`."""
 
     @property
     def needs_critic(self):
@@ -149,7 +149,7 @@ class GAE(AbstractAdvantages):
     """λ: 0 trusts the values alone, 1 the rewards alone."""
     standardise: bool = eqx.field(static=True, default=False)
     """Shift and scale the advantages in the window to mean 0 and standard deviation 1; to zero,
-    where rewards are all alike and tell nothing."""
+    where `all_is_well`."""
 
     def __check_init__(self):
         _check_values(self)
@@ -188,7 +188,7 @@ class VTrace(AbstractAdvantages):
     """c̄: largest weight by which a step passes on what comes after it."""
     standardise: bool = eqx.field(static=True, default=False)
     """Shift and scale the advantages in the window to mean 0 and standard deviation 1; to zero,
-    where rewards are all alike and tell nothing."""
+    where `all_is_well`."""
 
     def __check_init__(self):
         _check_values(self)
@@ -227,7 +227,7 @@ class ExactAdvantages(AbstractAdvantages):
 
     standardise: bool = eqx.field(static=True, default=False)
     """Shift and scale the advantages in the window to mean 0 and standard deviation 1; to zero,
-    where rewards are all alike and tell nothing."""
+    where `all_is_well`."""
     oracle: AbstractOracle | None = None
     """The environment, which `train` fills in."""
 
@@ -289,10 +289,9 @@ def estimates(
     """
     mask = batches.mask
     if standardise:
-        # What a critic says of states whose rewards are all alike is its own noise, and would be
+        # What a critic says of states that are all as good as can be is its own noise, and would be
         # scaled up to the size of a signal.
-        told = rewards_tell(batches)
-        advantages = jnp.where(told, _standardised(advantages, mask), 0)
+        advantages = jnp.where(all_is_well(batches), 0, _standardised(advantages, mask))
     targets = corrections if values is None else values + corrections
     return Estimates(
         advantages=where_mask(mask, advantages),
@@ -301,17 +300,18 @@ def estimates(
     )
 
 
-def rewards_tell(batches: Batch) -> Bool[Array, ""]:
-    """Whether the rewards of the window can tell one action from another.
+def all_is_well(batches: Batch) -> Bool[Array, ""]:
+    """Whether every step of the window paid the same, more than nothing, and no episode terminated.
 
-    They cannot if all are the same, unless episodes terminate and rewards other than zero are
-    missed afterwards.
+    Then nothing better is known, and all that could happen is an ending, which would cost: a
+    solved balancing task. Where steps cost, or pay nothing, an ending might be what is looked for,
+    so the policy goes on moving, though by noise; that finds the goal of MountainCar-v0, which a
+    policy that stays as it is does not.
     """
     mask = batches.mask
     first = jnp.max(batches.rewards, where=mask, initial=-jnp.inf)
     same = jnp.all(jnp.where(mask, batches.rewards == first, True))
-    missed = (first != 0) & (mask & batches.terminated).any()
-    return ~same | missed
+    return same & (first > 0) & ~(mask & batches.terminated).any()
 
 
 def _check_values(advantages: GAE | VTrace) -> None:

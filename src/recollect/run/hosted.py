@@ -3,6 +3,7 @@
 The copies of all seeds are one vector; a chunk is one iteration.
 """
 
+import dataclasses
 import warnings
 
 import equinox as eqx
@@ -12,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from recollect.algorithms import AbstractAlgorithm
-from recollect.collect.host import HostCollector
+from recollect.collect.host import HostCollector, Ongoing
 from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.envs import HostEnv
 from recollect.keys import Name, numbered, stream
@@ -100,6 +101,25 @@ class HostRun(AbstractRun):
             )
 
         return in_shares(self.pool, learn, self.keys, seeds, rollouts)
+
+    def restore_hosted(self, arrays):
+        fields = [field.name for field in dataclasses.fields(Ongoing)]
+        hosted = []
+        for i, collector in enumerate(self.collectors):
+            name = lambda field, i=i: f"['hosted'][{i}].{field}"
+            if name(fields[0]) not in arrays:  # before the first iteration
+                return (None,) * len(self.collectors)
+            known = {field: arrays[name(field)] for field in fields}
+            ongoing, anew = collector.restore(Ongoing(**known))
+            hosted.append(ongoing)
+            if anew:
+                warnings.warn(
+                    f"{anew} of {collector.vector.count} unfinished episodes of {self.env.name} "
+                    "could not be repeated and begin anew: it does not do the same after the same "
+                    "seed and actions, or resets itself.",
+                    stacklevel=4,
+                )
+        return tuple(hosted)
 
     def warn(self, state):
         dropped = sum(ongoing.dropped.sum() for ongoing in state.hosted if ongoing is not None)

@@ -7,7 +7,7 @@ number of threads). Training is `advance` applied until a limit.
 
 import abc
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +23,7 @@ from recollect.batch import Batch
 from recollect.collect.host import Ongoing
 from recollect.collect.rollout import Rollout
 from recollect.policies import AbstractPolicy
+from recollect.run.checkpoint import filled
 from recollect.runtime import cores
 
 RECENT_EPISODES = 20
@@ -85,6 +86,10 @@ class RunState:
         """Of all seeds, stacked."""
         return self.seeds.state.policy
 
+    def tree(self) -> dict[str, Any]:
+        """What `checkpoint.write` has to write, beside the number of iterations."""
+        return {"seeds": self.seeds, "hosted": self.hosted}
+
 
 class Limits(eqx.Module):
     """When a seed stops; infinite where nothing is asked."""
@@ -102,6 +107,24 @@ class AbstractRun(abc.ABC):
     @abc.abstractmethod
     def start(self) -> RunState:
         """The state before the first iteration."""
+
+    def restore(self, arrays: Mapping[str, np.ndarray], iteration: int) -> RunState:
+        """A state that another run of the same settings and seeds has had.
+
+        Args:
+            arrays: of its `RunState.tree`, by path.
+            iteration: how many iterations it had had.
+
+        Raises:
+            CheckpointError: if the arrays do not fit.
+        """
+        seeds = filled({"seeds": self.start().seeds}, arrays)["seeds"]
+        return RunState(seeds=seeds, iteration=iteration, hosted=self.restore_hosted(arrays))
+
+    def restore_hosted(self, arrays: Mapping[str, np.ndarray]) -> tuple[Ongoing | None, ...]:
+        """What environments on the host carry on, brought to where they were."""
+        del arrays
+        return ()
 
     @abc.abstractmethod
     def advance(self, state: RunState, count: int) -> tuple[RunState, Curves]:

@@ -1,0 +1,174 @@
+"""Arrays and facts in one file, written so that no crash, bit or stranger can do harm by it.
+
+A file is a stored zip of `manifest.json` (what is known, and the version of the format) and
+`arrays.safetensors`. Its last 64 characters, the comment of the zip, are the SHA-256 of all bytes
+before them, so that any damage is noticed. It appears under its name only when all of it is on
+disk. Reading it runs no code and allocates no more than the file is long.
+
+What is written is a pytree: every array by its path, such as `.seeds.state.policy.head.log_std`.
+To read it back, the same pytree is made anew from its settings and filled; so new rules, policies
+and algorithms need no code here.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+FORMAT = 1
+"""Raised when files of an older format can no longer be read."""
+MANIFEST = "manifest.json"
+ARRAYS = "arrays.safetensors"
+DIGEST = 64
+"""Characters of a SHA-256."""
+LARGEST_MANIFEST = 16 * 2**20
+"""Bytes of a manifest at most."""
+Tree = TypeVar("Tree")
+
+
+class CheckpointError(ValueError):
+    """A file that is no checkpoint, is damaged, or does not fit; one sentence says which."""
+
+
+def write(path: Path, tree: Any, facts: Mapping[str, Any]) -> None:
+    """Write a pytree's arrays and some facts; `path` holds either what it did or all of it.
+
+    Args:
+        path: of the file, which is replaced.
+        tree: any pytree; what is no array is not written.
+        facts: what JSON can hold.
+    """
+    manifest = json.dumps({"format": FORMAT, **facts}, indent=1).encode()
+    contents = safetensors.numpy.save(named_arrays(tree))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in ((MANIFEST, manifest), (ARRAYS, contents)):
+            # A fixed date, so that the same state gives the same bytes.
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
+        archive.comment = b"0" * DIGEST
+    body = buffer.getvalue()[:-DIGEST]
+    replace(path, body + hashlib.sha256(body).hexdigest().encode())
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Give a file new contents all at once: whoever reads it sees either the old or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if hasattr(os, "O_DIRECTORY"):  # the new name itself, where a folder can be opened
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays by path, and the facts.
+
+    Args:
+        path: of a file that `write` has made.
+
+    Raises:
+        CheckpointError: if it is damaged, no checkpoint, or of a newer format.
+        OSError: if it cannot be read.
+    """
+    data = path.read_bytes()
+    body, digest = data[:-DIGEST], data[-DIGEST:]
+    if not data.startswith(b"PK"):
+        raise CheckpointError(f"{path} is no checkpoint.")
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        raise CheckpointError(f"{path} is damaged: its contents do not have the checksum it names.")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = {name: _member(archive, name) for name in (MANIFEST, ARRAYS)}
+        manifest = json.loads(members[MANIFEST])
+        arrays = safetensors.numpy.load(members[ARRAYS])
+    except (zipfile.BadZipFile, SafetensorError, ValueError, KeyError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no checkpoint: {error}.") from None
+    version = manifest.pop("format", None) if isinstance(manifest, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise CheckpointError(f"{path} is no checkpoint: its manifest names no format.")
+    if version > FORMAT:
+        raise CheckpointError(
+            f"{path} has format {version}, and this version of recollect reads up to {FORMAT}; "
+            "update recollect."
+        )
+    return arrays, manifest
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """The bytes of a member, which is stored as it is: nothing grows when it is read."""
+    info = archive.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise ValueError(f"{name} is compressed")
+    if name == MANIFEST and info.file_size > LARGEST_MANIFEST:
+        raise ValueError(f"{name} is larger than {LARGEST_MANIFEST} bytes")
+    return archive.read(info)
+
+
+def named_arrays(tree: Any) -> dict[str, np.ndarray]:
+    """Every array of a pytree by its path; random keys as the numbers that they consist of."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_array))
+    return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in leaves}
+
+
+def filled(tree: Tree, arrays: Mapping[str, np.ndarray], source: str = "the checkpoint") -> Tree:
+    """The pytree with other arrays in the places of its own.
+
+    Args:
+        tree: whose arrays have the shapes and types that are expected.
+        arrays: by path; those of other paths are left alone.
+        source: where they come from, for messages.
+
+    Raises:
+        CheckpointError: if an array is missing or has another shape or type.
+    """
+
+    def fill(path, leaf):
+        if not eqx.is_array(leaf):
+            return leaf
+        name = jax.tree_util.keystr(path)
+        expected = _plain(leaf)
+        if name not in arrays:
+            raise CheckpointError(f"{source} does not fit: it has no {name}.")
+        found = arrays[name]
+        if found.shape != expected.shape or found.dtype != expected.dtype:
+            raise CheckpointError(
+                f"{source} does not fit: {name} is {found.dtype}{list(found.shape)} there, and "
+                f"{expected.dtype}{list(expected.shape)} is expected."
+            )
+        if _is_key(leaf):
+            return jax.random.wrap_key_data(jnp.asarray(found), impl=jax.random.key_impl(leaf))
+        return found.copy() if isinstance(leaf, np.ndarray) else jnp.asarray(found)
+
+    return jax.tree_util.tree_map_with_path(fill, tree)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    """An array as NumPy's, in one piece."""
+    return np.ascontiguousarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
