@@ -1,6 +1,7 @@
 """A run goes on elsewhere as if it had never stopped: `RunState` is all there is."""
 
 import contextlib
+import dataclasses
 
 import gymnasium as gym
 import jax
@@ -9,12 +10,12 @@ import numpy as np
 import pytest
 from plain import RNPG
 
-from recollect import Architecture, Critic, Episodes, Steps, VTrace, host, make
+from recollect import Architecture, Critic, Episodes, Steps, VTrace, host, make, train
 from recollect.collect.host import HostCollector, _by_copy
 from recollect.envs import HostEnv
 from recollect.keys import seed_keys
 from recollect.policies.architecture import make_policy
-from recollect.run.checkpoint import named_arrays, read, write
+from recollect.run.checkpoint import CheckpointError, named_arrays, read, write
 from recollect.run.compiled import CompiledRun
 from recollect.run.hosted import HostRun
 from recollect.run.state import CorePool, Limits
@@ -156,3 +157,92 @@ def test_stopped_and_resumed_is_as_never_stopped_bit_for_bit(name, tmp_path):
     one, other = (named_arrays(state.tree()) for state in (found[0], expected[0]))
     assert_same(one, other)
     assert_same(found[1], expected[1])
+
+
+def kept_training(path, **settings):
+    known = dict(collector=Steps(3, 12), policy=Architecture(widths=(4,)), seeds=SEEDS)
+    algorithm = settings.pop("algorithm", ALGORITHM)
+    env = settings.pop("env", "CartPole-v1")
+    return train(env, algorithm, checkpoint=path, **{**known, **settings})
+
+
+def test_training_goes_on_from_its_file(tmp_path):
+    whole = kept_training(None, iterations=7)
+    path = tmp_path / "run.zip"
+    first = kept_training(path, iterations=4)
+    assert first.curves["kl"].shape == (2, 4)
+    second = kept_training(path, iterations=7)
+    third = kept_training(path, iterations=7)  # nothing is left to do
+    for run in (second, third):
+        assert_same(run.curves, whole.curves)
+        assert_same(named_arrays(run.policies), named_arrays(whole.policies))
+        assert run.clock.shape == (7,)
+        assert (np.diff(run.clock) >= 0).all()
+    np.testing.assert_array_equal(second.clock[:4], first.clock)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.zip"]
+
+
+def test_a_larger_limit_lets_seeds_go_on(tmp_path):
+    path = tmp_path / "run.zip"
+    kept_training(path, environment_steps=72)
+    longer = kept_training(path, environment_steps=150)
+    np.testing.assert_array_equal(longer.curves["environment_steps"], [[36, 72, 108, 144, 180]] * 2)
+
+
+class Interrupting(Counting):
+    """Is interrupted once, at its hundredth step."""
+
+    steps = 0
+
+    def step(self, action):
+        Interrupting.steps += 1
+        if Interrupting.steps == 100:
+            raise KeyboardInterrupt
+        return super().step(action)
+
+
+def test_an_interrupted_run_is_kept_and_gone_on_with(tmp_path):
+    path = tmp_path / "run.zip"
+    whole = kept_training(None, env=Counting, iterations=5)
+    Interrupting.steps = 0
+    again = lambda: kept_training(path, env=host(Interrupting, name="Counting"), iterations=5)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        again()
+    assert stop.value.training.curves["kl"].shape == (2, 1)
+    found = again()
+    assert_same(found.curves, whole.curves)
+    assert_same(named_arrays(found.policies), named_arrays(whole.policies))
+
+
+def test_a_file_of_another_run_is_refused(tmp_path):
+    path = tmp_path / "run.zip"
+    kept_training(path, iterations=1)
+    before = path.read_bytes()
+    mistakes = {
+        r"algorithm\.damping is 0\.001 there, and 0\.5 here": dict(
+            algorithm=dataclasses.replace(ALGORITHM, damping=0.5)
+        ),
+        r"seeds is \[3, 8\] there, and \[3, 9\] here": dict(seeds=(3, 9)),
+        r"collector\.steps is 12 there, and 13 here": dict(collector=Steps(3, 13)),
+        r"env is CartPole there, and Acrobot here": dict(env="Acrobot-v1"),
+        r"policy\.widths is \[4\] there, and \[5\] here": dict(policy=Architecture(widths=(5,))),
+    }
+    for message, changed in mistakes.items():
+        with pytest.raises(CheckpointError, match=message):
+            kept_training(path, iterations=2, **changed)
+    assert path.read_bytes() == before
+    path.write_bytes(before[:-100])
+    with pytest.raises(CheckpointError, match="is damaged"):
+        kept_training(path, iterations=2)
+    with pytest.raises(ValueError, match="a folder that does not exist"):
+        kept_training(tmp_path / "no" / "run.zip", iterations=1)
+
+
+def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, monkeypatch):
+    def full(path, tree, facts):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("recollect.run.kept.write", full)
+    with pytest.warns(UserWarning, match=r"run\.zip' could not be written: .*No space left"):
+        run = kept_training(tmp_path / "run.zip", iterations=2)
+    assert run.curves["kl"].shape == (2, 2)

@@ -150,14 +150,12 @@ def learn(
     state, info = narrow_update(algorithm, seed.state, rollout, key)
     total = seed.environment_steps + rollout.environment_steps.astype(jnp.int32)
     recent = _latest(jnp.concatenate([seed.recent, rollout.returns.astype(seed.recent.dtype)]))
-    # A return that is not finite has reached nothing.
-    reached = jnp.isfinite(recent.mean()) & (recent.mean() >= limits.target_return)
     after = dataclasses.replace(
         seed,
         state=state,
         environment_steps=total,
         recent=recent,
-        active=(total < limits.environment_steps) & ~reached,
+        active=active(limits, total, recent),
     )
     measured = {**vars(info), **(vars(info.own) if info.own is not None else {})}
     column = dict(
@@ -168,6 +166,21 @@ def learn(
         **{name: value for name, value in measured.items() if eqx.is_array(value)},
     )
     return after, jax.tree.map(lambda x: x.astype(jnp.float32), column)
+
+
+def active(
+    limits: Limits, environment_steps: Int[Array, ""], recent: Float[Array, " recent"]
+) -> Bool[Array, ""]:
+    """Whether a seed goes on: it has met no limit.
+
+    Args:
+        limits: when it stops.
+        environment_steps: that it has taken.
+        recent: returns of its latest episodes.
+    """
+    # A return that is not finite has reached nothing.
+    reached = jnp.isfinite(recent.mean()) & (recent.mean() >= limits.target_return)
+    return (environment_steps < limits.environment_steps) & ~reached
 
 
 def _latest(returns: Float[Array, " ending"]) -> Float[Array, " recent"]:

@@ -6,6 +6,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -20,12 +21,13 @@ from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, HostEnv, host, make
 from recollect.keys import seed_keys
 from recollect.policies import AbstractPolicy
-from recollect.policies.architecture import InitialPolicy
+from recollect.policies.architecture import Architecture, InitialPolicy, env_name
 from recollect.run.compiled import CHUNK_ITERATIONS, CompiledRun
 from recollect.run.fit import check_draws, check_fit
 from recollect.run.hosted import HostRun
+from recollect.run.kept import Kept, joined
 from recollect.run.presets import default_collector, preset
-from recollect.run.state import AbstractRun, CorePool, Curves, Limits, RunState
+from recollect.run.state import AbstractRun, CorePool, Curves, Limits, RunState, active
 from recollect.runtime import one_blas_thread, progress_bar, use_compilation_cache
 from recollect.settings import answering, check_type
 
@@ -81,6 +83,7 @@ def train(
     target_return: float | None = None,
     progress: bool | None = None,
     label: str = "training",
+    checkpoint: str | Path | None = None,
 ) -> Training:
     """Train `algorithm` on `env`, all seeds at once, each until it meets one of the limits given.
 
@@ -102,6 +105,9 @@ def train(
         target_return: stop once the mean over the latest 20 episodes is at least this.
         progress: show a progress bar; if not given, when standard error is a terminal.
         label: what the progress bar is called.
+        checkpoint: file to keep the run in. It is written every minute, and whenever and however
+            the run ends. Where it exists already, the run goes on from there, bit for bit as if it
+            had never stopped; limits may be others then, settings and seeds have to be the same.
 
     Returns:
         The learned policies and the learning curves of every seed.
@@ -132,6 +138,12 @@ def train(
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)
     check_draws(algorithm, collector)
+    kept = None
+    if checkpoint is not None:
+        described = policy if isinstance(policy, Architecture | None) else type(policy).__name__
+        settings = dict(env=env_name(env), max_steps=env.max_steps, algorithm=algorithm)
+        settings |= dict(collector=collector, policy=described, seeds=seeds)
+        kept = Kept(Path(checkpoint), settings)
     use_compilation_cache()
     if isinstance(env, AbstractOracle):
         algorithm = bind(algorithm, env)
@@ -148,9 +160,9 @@ def train(
         else:
             run = CompiledRun(env, *shared, keys, pool)
         try:
-            state = run.start()
+            recorded = _Recorded.begin(run, limits, kept)
             compile_seconds = time.perf_counter() - began
-            recorded = _run_to_limits(run, state, iterations, environment_steps, show)
+            recorded = _run_to_limits(run, recorded, iterations, environment_steps, show, kept)
         finally:
             run.close()
     training = _training(run, recorded, seeds, compile_seconds) if recorded.chunks else None
@@ -182,29 +194,54 @@ class _Recorded:
     state: RunState
     chunks: list[Curves]
     clock: np.ndarray
-    stopped: BaseException | None
+    """Seconds at the end of every iteration."""
+    stopped: BaseException | None = None
     """What stopped it, if it was not a limit."""
+
+    @classmethod
+    def begin(cls, run: AbstractRun, limits: Limits, kept: Kept | None) -> "_Recorded":
+        """A run before its first iteration, or where it was when it was kept."""
+        if kept is None or not kept.path.exists():
+            return cls(state=run.start(), chunks=[], clock=np.zeros(0))
+        state, curves, clock = kept.restore(run)
+        seeds = state.seeds
+        goes_on = jax.vmap(lambda *seed: active(limits, *seed))
+        after = goes_on(seeds.environment_steps, seeds.recent)
+        seeds = eqx.tree_at(lambda seeds: seeds.active, seeds, after)
+        return cls(state=dataclasses.replace(state, seeds=seeds), chunks=[curves], clock=clock)
 
 
 def _run_to_limits(
-    run: AbstractRun, state: RunState, iterations: int | None, environment_steps: int | None, show
+    run: AbstractRun,
+    recorded: _Recorded,
+    iterations: int | None,
+    environment_steps: int | None,
+    show,
+    kept: Kept | None,
 ) -> _Recorded:
     """Chunk after chunk until all seeds have stopped, nothing is learned any more, or it breaks.
 
     Whatever that is, what was learned before it is kept.
     """
-    chunks: list[Curves] = []
-    times = [0.0]
-    ends = [0]
+    state = recorded.state
+    chunks = recorded.chunks
+    times = [0.0, *recorded.clock]
+    ends = list(range(state.iteration + 1))
+    clock = lambda: np.interp(np.arange(1, state.iteration + 1), ends, times)
     stopped = None
-    began = time.perf_counter()
+    began = time.perf_counter() - times[-1]
     most = iterations or np.inf
     while state.iteration < most and np.asarray(state.seeds.active).any():
         try:
-            state, chunk = run.advance(state, int(min(run.chunk, most - state.iteration)))
+            first = state.iteration
+            state, chunk = run.advance(state, int(min(run.chunk, most - first)))
         except BaseException as stop:
             stopped = stop
             break
+        # After all seeds have met a limit, nothing happens in the rest of a chunk.
+        lived = int(np.isfinite(chunk["steps"]).any(0).sum())
+        chunk = {name: values[:, :lived] for name, values in chunk.items()}
+        state = dataclasses.replace(state, iteration=first + lived)
         chunks.append(chunk)
         times.append(time.perf_counter() - began)
         ends.append(state.iteration)
@@ -214,8 +251,11 @@ def _run_to_limits(
         show(fraction, f"return {returns.mean():.1f}" if returns.size else "")
         if _hopeless(chunks):
             break
-    clock = np.interp(np.arange(1, state.iteration + 1), ends, times)
-    return _Recorded(state=state, chunks=chunks, clock=clock, stopped=stopped)
+        if kept is not None and kept.due:
+            kept.write(state, chunks, clock())
+    if kept is not None and chunks:
+        kept.write(state, chunks, clock())
+    return _Recorded(state=state, chunks=chunks, clock=clock(), stopped=stopped)
 
 
 def _hopeless(chunks: Sequence[Curves]) -> bool:
@@ -235,7 +275,7 @@ def _training(
     run: AbstractRun, recorded: _Recorded, seeds: tuple[int, ...], compile_seconds: float
 ) -> Training:
     chunks = recorded.chunks
-    curves = {name: np.concatenate([one[name] for one in chunks], axis=1) for name in chunks[0]}
+    curves = joined(chunks)
     steps = curves.pop("steps")
     total = np.nancumsum(steps, axis=1, dtype=np.float64)
     curves["environment_steps"] = np.where(np.isnan(steps), np.nan, total)
