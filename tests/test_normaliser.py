@@ -10,9 +10,10 @@ import pytest
 from helpers import batch_of, computed, parameters, random_policy, update
 from plain import RNPG, RPG, RTRPO
 
-from recollect.algorithms import RPPO
+from recollect.algorithms import REFUSALS, RPPO
 from recollect.estimate.advantages import Returns
 from recollect.policies.normaliser import FURTHEST, Normaliser
+from recollect.step.project import Box
 
 KEY = jax.random.key(0)
 ALL = jnp.ones(300, bool)
@@ -120,6 +121,17 @@ def test_no_step_leaves_the_trust_region_while_the_statistics_move():
             assert moved <= 0.0505
     assert accepted >= 2
     assert float(state.policy.normaliser.seen) > 0
+
+
+def test_a_step_that_is_not_found_moves_no_statistics():
+    """Every candidate is pushed into a corner far outside the trust region."""
+    algorithm = RTRPO(window=1, target_kl=1e-3, advantages=Returns(), damping=0.1)
+    state = algorithm.init(normalised(random_policy(KEY)), batch_of(KEY, random_policy(KEY)), KEY)
+    state, _ = update(algorithm, state, drifting(KEY, state.policy, 1.0), KEY)
+    hopeless = dataclasses.replace(algorithm, project=Box(5.0, 6.0))
+    after, info = update(hopeless, state, drifting(jax.random.key(1), state.policy, 1.5), KEY)
+    assert REFUSALS[int(info.refused)].startswith("no step was found")
+    jax.tree.map(np.testing.assert_array_equal, after.policy, state.policy)
 
 
 @pytest.mark.parametrize("make", [RTRPO, RNPG])

@@ -234,8 +234,8 @@ def test_the_length_is_corrected_until_the_measured_divergence_is_the_radius(gue
     for name, divergence in divergences.items():
         correct = lambda guess, d=divergence: corrected_length(d, guess, radius, jnp.inf)
         assert 0.75 * radius <= divergence(computed(correct, guess)) <= radius, name
-    longest = lambda guess: corrected_length(divergences["quadratic"], guess, radius, 0.01)
-    np.testing.assert_allclose(computed(longest, guess), 0.01, rtol=1e-6)
+    longest = lambda guess: corrected_length(divergences["quadratic"], guess, radius, 0.05)
+    np.testing.assert_allclose(computed(longest, guess), 0.05, rtol=1e-6)
     # Beyond a length of 0.05 the policy has no divergence any more.
     cliff = lambda length: jnp.where(length < 0.05, length**2, jnp.inf)
     found = computed(lambda guess: corrected_length(cliff, guess, radius, jnp.inf), guess)

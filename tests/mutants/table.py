@@ -1767,7 +1767,7 @@ NORMALISING = [
             "Policy.seeing",
             "return start, jax.tree.map(choose, start, self)",
             "return start, start",
-            "the_search_sees_statistics_that_move_the_policy",
+            "statistics_that_move_the_policy_take_a_part_of_the_radius",
         ),
         (
             "the normaliser moves on refused updates",
@@ -1775,7 +1775,7 @@ NORMALISING = [
             "**changed,",
             '**{**changed, "policy": dataclasses.replace(changed["policy"], '
             "normaliser=start.state.policy.normaliser)},",
-            "the_search_sees_statistics_that_move_the_policy",
+            "a_step_that_is_not_found_moves_no_statistics",
         ),
     ),
 ]
