@@ -187,6 +187,8 @@ def test_a_larger_limit_lets_seeds_go_on(tmp_path):
     kept_training(path, environment_steps=72)
     longer = kept_training(path, environment_steps=150)
     np.testing.assert_array_equal(longer.curves["environment_steps"], [[36, 72, 108, 144, 180]] * 2)
+    # Draws depend on the number of the iteration: those after the first limit are not counted.
+    assert_same(longer.curves, kept_training(None, environment_steps=150).curves)
 
 
 class Interrupting(Counting):

@@ -1442,7 +1442,7 @@ TRAINING = [
         ),
         (
             "a seed stops below its target",
-            "learn",
+            "active",
             "(recent.mean() >= limits.target_return)",
             "(recent.max() >= limits.target_return)",
             "a_seed_stops_when_the_mean_of_its_latest_returns_reaches_the_target",
@@ -1926,7 +1926,7 @@ SOUND = [
         ),
         (
             "an infinite return reaches every target",
-            "learn",
+            "active",
             "jnp.isfinite(recent.mean()) & ",
             "",
             "an_infinite_return_reaches_no_target",
@@ -2247,8 +2247,81 @@ LOCAL = [
     ),
 ]
 
+KEEPING = [
+    *_in(
+        "test_resume",
+        (
+            "the first action of an unfinished episode is forgotten",
+            "HostCollector.__call__",
+            "[began[copy] :, copy]",
+            "[began[copy] + 1 :, copy]",
+            "copies_opened_anew_go_on_where_others_were",
+        ),
+        (
+            "an unfinished episode is repeated without what earlier batches saw of it",
+            "HostCollector.__call__",
+            "before[copy] if began[copy] == 0 else before[copy][:0]",
+            "before[copy][:0]",
+            "copies_opened_anew_go_on_where_others_were",
+        ),
+        (
+            "an episode that does not repeat itself goes on",
+            "HostCollector.restore",
+            "return self._anew(ongoing, ~same)",
+            "return self._anew(ongoing, same & False)",
+            "episodes_that_do_not_repeat_themselves_begin_anew",
+        ),
+        (
+            "a seed that had met its limit stays where it was",
+            "_Recorded.begin",
+            "seeds.active, seeds, after)",
+            "seeds.active, seeds, seeds.active)",
+            "a_larger_limit_lets_seeds_go_on",
+        ),
+        (
+            "iterations in which nothing happened are counted",
+            "_run_to_limits",
+            "iteration=first + lived",
+            "iteration=state.iteration",
+            "a_larger_limit_lets_seeds_go_on",
+        ),
+        (
+            "a file of a run with other settings is taken",
+            "differences",
+            "elif one != other:",
+            "elif one is None:",
+            "a_file_of_another_run_is_refused",
+        ),
+    ),
+    *_in(
+        "test_checkpoint",
+        (
+            "damage to a checkpoint is not noticed",
+            "read",
+            "hashlib.sha256(body).hexdigest().encode() != digest",
+            "len(digest) < 64",
+            "every_damage_is_noticed",
+        ),
+        (
+            "an array of another shape is taken",
+            "filled",
+            "found.shape != expected.shape or ",
+            "",
+            "arrays_that_do_not_fit_are_named",
+        ),
+        (
+            "a newer format is read",
+            "read",
+            "version > FORMAT",
+            "version < FORMAT",
+            "a_newer_format_is_named",
+        ),
+    ),
+]
+
 MUTANTS = [
     *NORMALISING,
+    *KEEPING,
     *SOUND,
     *DEFAULTS,
     *BATCHES,
