@@ -1279,9 +1279,9 @@ ALGORITHMS = [
         ),
         (
             "KL of an update reversed",
-            "describe",
-            "start.reference.kl(new, observation)",
-            "new.kl(start.reference, observation)",
+            "_mean_kl",
+            "old.kl(new, observation)",
+            "new.kl(old, observation)",
             "info_tells_the_truth",
         ),
         (

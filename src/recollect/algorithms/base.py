@@ -246,12 +246,17 @@ def _part_of_the_way(
 
     To second order, the KL grows with the square of the way; `new` itself if it is near enough.
     """
-    kls = jax.vmap(jax.vmap(lambda observation: old.kl(new, observation)))(batch.observations)
-    kl = jnp.sum(kls, where=batch.mask) / jnp.maximum(batch.mask.sum(), 1)
+    kl = _mean_kl(old, new, batch)
     part = jnp.where(kl > most, jnp.sqrt(most / kl), 1.0)
     between = lambda old, new: jnp.where(part < 1, old + part * (new - old), new)
     choose = lambda old, new: between(old, new) if eqx.is_inexact_array(new) else new
     return jax.tree.map(choose, old, new)
+
+
+def _mean_kl(old: AbstractPolicy, new: AbstractPolicy, batch: Batch) -> Float[Array, ""]:
+    """KL(old ‖ new), averaged over the states of a batch."""
+    kls = jax.vmap(jax.vmap(lambda observation: old.kl(new, observation)))(batch.observations)
+    return jnp.sum(kls, where=batch.mask) / jnp.maximum(batch.mask.sum(), 1)
 
 
 def in_use(algorithm: AbstractAlgorithm, history: History) -> History:
@@ -369,8 +374,6 @@ def describe(
     """
     newest = jax.tree.map(lambda x: x[0], start.state.history.batches)
     ess, ess_by_age = start.rows.effective_sample_size()
-    divergence = lambda observation: start.reference.kl(new, observation)
-    kls = jax.vmap(jax.vmap(divergence))(newest.observations)
     explained = None
     if estimates.values is not None:
         explained = _explained(estimates.targets[0], estimates.values[0], newest.mask)
@@ -379,7 +382,7 @@ def describe(
         ess=ess,
         ess_by_age=ess_by_age,
         max_weight=start.rows.weights.max(),
-        kl=jnp.sum(kls, where=newest.mask) / jnp.maximum(newest.mask.sum(), 1),
+        kl=_mean_kl(start.reference, new, newest),
         explained_variance=explained,
         own=own,
     )

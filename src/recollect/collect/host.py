@@ -188,8 +188,8 @@ class HostCollector:
             if self.whole and vector.rests:
                 again = np.zeros(count, bool)
             if again.any():
-                vector.restart(again, lambda copy, step=t + 1: seed(copy, step))
                 numbers[again] = [seed(copy, t + 1) for copy in np.flatnonzero(again).tolist()]
+                vector.restart(again, lambda copy: int(numbers[copy]))
         batch = Batch(**{field: self._by_seed(values) for field, values in arrays.items()})
         rollout = Rollout(
             batch=_with_log_probs(policies, batch),
@@ -198,7 +198,6 @@ class HostCollector:
             environment_steps=jnp.asarray(taken.reshape(len(self.seeds), -1).sum(1), jnp.int32),
             iteration=jnp.full(len(self.seeds), iteration, jnp.int32),
         )
-        by_seed = lambda values: values.reshape(len(self.seeds), self.copies, *values.shape[1:])
         taken_since = arrays["actions"][:0, 0]
         if not self.whole and not vector.resets_itself:
             latest = [arrays["actions"][began[copy] :, copy] for copy in range(count)]
@@ -207,11 +206,11 @@ class HostCollector:
                 [part for pair in zip(past, latest, strict=True) for part in pair]
             )
         ongoing = Ongoing(
-            times=by_seed(times),
-            totals=by_seed(totals),
-            dropped=by_seed(dropped),
-            seeds=by_seed(numbers),
-            observations=by_seed(vector.observations.copy()),
+            times=self._of_copies(times),
+            totals=self._of_copies(totals),
+            dropped=self._of_copies(dropped),
+            seeds=self._of_copies(numbers),
+            observations=self._of_copies(vector.observations.copy()),
             actions=taken_since,
         )
         return ongoing, rollout
@@ -278,13 +277,12 @@ class HostCollector:
         kept = [
             some[:0] if new else some for some, new in zip(_by_copy(ongoing), which, strict=True)
         ]
-        by_seed = lambda values: values.reshape(len(self.seeds), self.copies, *values.shape[1:])
         after = Ongoing(
-            times=by_seed(times),
-            totals=by_seed(totals),
+            times=self._of_copies(times),
+            totals=self._of_copies(totals),
             dropped=ongoing.dropped,
-            seeds=by_seed(seeds),
-            observations=by_seed(self.vector.observations.copy()),
+            seeds=self._of_copies(seeds),
+            observations=self._of_copies(self.vector.observations.copy()),
             actions=np.concatenate(kept),
         )
         return after, int(which.sum())
@@ -293,6 +291,10 @@ class HostCollector:
         """From the axes time, copy of all seeds to seed, copy, time."""
         shape = (self.horizon, len(self.seeds), self.copies, *values.shape[2:])
         return jnp.asarray(np.moveaxis(values.reshape(shape), 0, 2))
+
+    def _of_copies(self, values: np.ndarray) -> np.ndarray:
+        """From the axis copy of all seeds to seed, copy."""
+        return values.reshape(len(self.seeds), self.copies, *values.shape[1:])
 
     def _endings(self, values: np.ndarray) -> Array:
         """Figures of episodes, by seed and in the order in which episodes ended."""

@@ -28,7 +28,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 FORMAT = 1
-"""Raised when files of an older format can no longer be read."""
+"""Increased when files of an older format can no longer be read."""
 MANIFEST = "manifest.json"
 ARRAYS = "arrays.safetensors"
 DIGEST = 64
@@ -133,13 +133,12 @@ def named_arrays(tree: Any) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in leaves}
 
 
-def filled(tree: Tree, arrays: Mapping[str, np.ndarray], source: str = "the checkpoint") -> Tree:
+def filled(tree: Tree, arrays: Mapping[str, np.ndarray]) -> Tree:
     """The pytree with other arrays in the places of its own.
 
     Args:
         tree: whose arrays have the shapes and types that are expected.
         arrays: by path; those of other paths are left alone.
-        source: where they come from, for messages.
 
     Raises:
         CheckpointError: if an array is missing or has another shape or type.
@@ -151,12 +150,12 @@ def filled(tree: Tree, arrays: Mapping[str, np.ndarray], source: str = "the chec
         name = jax.tree_util.keystr(path)
         expected = _plain(leaf)
         if name not in arrays:
-            raise CheckpointError(f"{source} does not fit: it has no {name}.")
+            raise CheckpointError(f"the checkpoint does not fit: it has no {name}.")
         found = arrays[name]
         if found.shape != expected.shape or found.dtype != expected.dtype:
             raise CheckpointError(
-                f"{source} does not fit: {name} is {found.dtype}{list(found.shape)} there, and "
-                f"{expected.dtype}{list(expected.shape)} is expected."
+                f"the checkpoint does not fit: {name} is {found.dtype}{list(found.shape)} there, "
+                f"and {expected.dtype}{list(expected.shape)} is expected."
             )
         if _is_key(leaf):
             return jax.random.wrap_key_data(jnp.asarray(found), impl=jax.random.key_impl(leaf))

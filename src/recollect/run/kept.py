@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from recollect.run.checkpoint import CheckpointError, read, write
@@ -69,7 +68,7 @@ class Kept:
         tree = {**state.tree(), "curves": joined(curves), "clock": np.asarray(clock)}
         facts = {"settings": self.settings, "iteration": state.iteration}
         try:
-            write(self.path, jax.device_get(tree), facts)
+            write(self.path, tree, facts)
         except OSError as error:
             warnings.warn(
                 f"checkpoint={str(self.path)!r} could not be written: {error}.", stacklevel=2
