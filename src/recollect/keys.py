@@ -30,6 +30,8 @@ Name = Literal[
     "action",
     "step",  # of the environment
     "fresh",  # batches that only measure
+    "evaluation",  # episodes that only measure
+    "prediction",  # actions outside of training
 ]
 _NUMBERS = {name: np.uint32(2**31 + i) for i, name in enumerate(get_args(Name))}
 

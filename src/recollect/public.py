@@ -1,5 +1,8 @@
 """The names that `from recollect import …` offers."""
 
+from recollect.agent.agent import Agent
+from recollect.agent.callbacks import Checkpoint, Evaluate, StopOnReturn
+from recollect.agent.evaluate import Evaluation, evaluate
 from recollect.algorithms import (
     NPG,
     PG,
@@ -67,8 +70,10 @@ from recollect.policies import (
 )
 from recollect.policies.architecture import Architecture
 from recollect.policies.normaliser import Normaliser
+from recollect.run.log import Logger, TensorBoard
 from recollect.run.presets import Preset, preset
-from recollect.run.train import Training, train
+from recollect.run.session import Session
+from recollect.run.train import Training, resume, train
 from recollect.step.project import Ball, Box, Simplex, Unconstrained
 from recollect.step.solve import (
     AbstractSolver,
@@ -100,12 +105,14 @@ __all__ = [
     "AbstractSolver",
     "AbstractWeightRule",
     "Acrobot",
+    "Agent",
     "Architecture",
     "Auto",
     "AutoFisher",
     "Ball",
     "Box",
     "CartPole",
+    "Checkpoint",
     "Cholesky",
     "ConjugateGradients",
     "Critic",
@@ -113,6 +120,8 @@ __all__ = [
     "EnvironmentFailure",
     "Episodes",
     "Estimates",
+    "Evaluate",
+    "Evaluation",
     "Evidence",
     "ExactAdvantages",
     "ExpectedFisher",
@@ -120,6 +129,7 @@ __all__ = [
     "Gaussian",
     "Info",
     "InvertedPendulum",
+    "Logger",
     "MountainCarContinuous",
     "Normaliser",
     "OccupancyRatio",
@@ -131,13 +141,16 @@ __all__ = [
     "Rows",
     "SampleSpace",
     "ScoreFisher",
+    "Session",
     "ShiftPolicy",
     "Simplex",
     "Softmax",
     "Solution",
     "State",
     "Steps",
+    "StopOnReturn",
     "Tabular",
+    "TensorBoard",
     "Training",
     "Unconstrained",
     "Uniform",
@@ -145,6 +158,7 @@ __all__ = [
     "View",
     "Window",
     "chain",
+    "evaluate",
     "garnet",
     "gaussian_policy",
     "grid_softmax_policy",
@@ -154,6 +168,7 @@ __all__ = [
     "multi_softmax_policy",
     "policy_gradient",
     "preset",
+    "resume",
     "softmax_policy",
     "squashed_gaussian_policy",
     "tabular_direct_policy",

@@ -89,6 +89,23 @@ def one_by_one(function: Callable, *trees):
     return eqx.combine(mapped, static.tree)
 
 
+def at_index(tree, index: int, count: int):
+    """One element of a pytree whose arrays all begin with the axis that is indexed.
+
+    Args:
+        tree: the pytree.
+        index: of the element; negative ones count from the end.
+        count: length of the axis.
+
+    Raises:
+        IndexError: if there is no such element.
+    """
+    if not -count <= index < count:
+        raise IndexError(f"index={index} is out of range; there are {count}, from 0 on.")
+    # A slice of NumPy's or JAX's arrays; JAX would take an index beyond the end for the last one.
+    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, tree)
+
+
 class _Static(eqx.Module):
     """A pytree without leaves, which passes through a loop as it is."""
 

@@ -45,6 +45,20 @@ class Ongoing(eqx.Module):
     """Those since each copy's episode began, one copy after another. Nothing for whole episodes,
     which begin anew in every iteration, and for copies that reset themselves."""
 
+    def of_seed(self, index: int) -> "Ongoing":
+        """That of one of the seeds alone."""
+        copies = self.times.shape[1]
+        actions = _by_copy(self)[index * copies : (index + 1) * copies]
+        alone = lambda values: values[index : index + 1]
+        return Ongoing(
+            times=alone(self.times),
+            totals=alone(self.totals),
+            dropped=alone(self.dropped),
+            seeds=alone(self.seeds),
+            observations=alone(self.observations),
+            actions=np.concatenate(actions),
+        )
+
 
 class HostCollector:
     """The copies of all seeds, and arrays for what one iteration finds."""

@@ -1,5 +1,7 @@
 """Environments by name: compiled ones of this library, and any that follows Gymnasium's API."""
 
+import dataclasses
+
 import gymnasium as gym
 
 from recollect.checks import check_name
@@ -14,7 +16,7 @@ from recollect.envs.mdp_file import load_mdp
 from recollect.envs.mountain_car import MountainCarContinuous
 from recollect.envs.pendulum import Pendulum
 from recollect.envs.tabular import Tabular, chain, garnet, gridworld
-from recollect.settings import checked
+from recollect.settings import Settings, checked
 
 ENVIRONMENTS = {
     "CartPole-v1": CartPole,
@@ -72,6 +74,29 @@ def make(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class EnvSettings(Settings):
+    """The arguments of `make`: an environment in a form that can be written down.
+
+    Example:
+        >>> from recollect.envs import EnvSettings
+        >>> EnvSettings("CartPole-v1", max_steps=200).make().max_steps
+        200
+    """
+
+    name: str
+    engine: Engine = "auto"
+    workers: bool = False
+    max_steps: int | None = None
+    discount: float | None = None
+
+    def make(self) -> AbstractEnv | HostEnv:
+        """The environment."""
+        given = dict(max_steps=self.max_steps, discount=self.discount)
+        settings = {name: value for name, value in given.items() if value is not None}
+        return make(self.name, engine=self.engine, workers=self.workers, **settings)
+
+
 __all__ = [
     "ENGINES",
     "ENVIRONMENTS",
@@ -82,6 +107,7 @@ __all__ = [
     "Actions",
     "CartPole",
     "Engine",
+    "EnvSettings",
     "EnvironmentFailure",
     "HostEnv",
     "InvertedPendulum",

@@ -16,8 +16,8 @@ from recollect.paper.cells import Cell, Outcome
 from recollect.paper.fresh import FreshCell
 from recollect.paper.protocol import CARTPOLE, EXPLICIT, PENDULUM, Problem, Scale
 from recollect.report.plot import COLOURS, learning_curves, panels, save
-from recollect.report.tables import write_csv
 from recollect.run.section5 import Protocol
+from recollect.serial import write_csv
 from recollect.statistics import standard_error
 from recollect.step.solve import Auto
 from recollect.theory.findings import Findings

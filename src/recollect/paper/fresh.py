@@ -27,9 +27,9 @@ from recollect.memory.rows import recall
 from recollect.paper.cells import AbstractCell, Cell, File
 from recollect.policies.architecture import make_policy
 from recollect.report.plot import COLOURS, panels, save
-from recollect.report.tables import markdown, write_csv
+from recollect.report.tables import markdown
 from recollect.runtime import jit
-from recollect.serial import to_json
+from recollect.serial import to_json, write_csv
 from recollect.statistics import standard_error
 
 

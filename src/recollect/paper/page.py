@@ -10,7 +10,8 @@ from recollect.paper.attribution import controls
 from recollect.paper.cells import Outcome
 from recollect.paper.figures import CURVES, FIGURES
 from recollect.paper.verdicts import Claim
-from recollect.report.tables import markdown, write_csv
+from recollect.report.tables import markdown
+from recollect.serial import write_csv
 from recollect.statistics import standard_error
 
 TITLES = {

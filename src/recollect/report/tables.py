@@ -1,6 +1,5 @@
 """Figures of a run in a table, its curves as CSV, and tables in Markdown."""
 
-import csv
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +7,9 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from recollect.run.log import flat_curves
 from recollect.run.train import Training
+from recollect.serial import write_csv
 from recollect.statistics import standard_error
 
 COLUMNS = ("algorithm", "seed", "iteration", "environment_steps")
@@ -59,20 +60,6 @@ def markdown(
     rule = "".join(f"{':--' if side == 'l' else '--:'}|" for side in sides)
     lines = [f"| {' | '.join(map(str, cells))} |" for cells in (columns, *rows)]
     return [lines[0], f"|{rule}", *lines[1:]]
-
-
-def write_csv(path: Path, columns: Iterable[object], rows: Iterable[Iterable[object]]) -> None:
-    """Write a table as CSV in UTF-8.
-
-    Args:
-        path: of the file.
-        columns: their names, the first row of the file.
-        rows: the others.
-    """
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(rows)
 
 
 def summarise(training: Training) -> Summary:
@@ -139,7 +126,10 @@ def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
         path: of the file.
         runs: by the name of their algorithm.
     """
-    columns = {name: _columns(run) for name, run in runs.items()}
+    columns = {
+        name: flat_curves({k: x for k, x in run.curves.items() if k != "environment_steps"})
+        for name, run in runs.items()
+    }
     figures = list(dict.fromkeys(figure for run in columns.values() for figure in run))
     rows = []
     for name, run in runs.items():
@@ -157,16 +147,3 @@ def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
             )
             rows.append(row)
     write_csv(path, [*COLUMNS, *figures, "seconds"], rows)
-
-
-def _columns(run: Training) -> dict[str, np.ndarray]:
-    """All curves of a run but the steps, each with the axes seed, iteration."""
-    columns = {}
-    for name, curve in run.curves.items():
-        if name == "environment_steps":
-            continue
-        if curve.ndim == 2:
-            columns[name] = curve
-        else:
-            columns |= {f"{name}_{age}": curve[:, :, age] for age in range(curve.shape[2])}
-    return columns

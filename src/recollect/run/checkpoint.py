@@ -5,9 +5,9 @@ A file is a stored zip of `manifest.json` (what is known, and the version of the
 before them, so that any damage is noticed. It appears under its name only when all of it is on
 disk. Reading it runs no code and allocates no more than the file is long.
 
-What is written is a pytree: every array by its path, such as `.seeds.state.policy.head.log_std`.
-To read it back, the same pytree is made anew from its settings and filled; so new rules, policies
-and algorithms need no code here.
+The arrays of a pytree have their paths as names, such as `['seeds'].state.policy.head.log_std`. To
+read it back, the same pytree is made anew from its settings and filled; so new rules, policies and
+algorithms need no code here.
 """
 
 import contextlib
@@ -42,16 +42,16 @@ class CheckpointError(ValueError):
     """A file that is no checkpoint, is damaged, or does not fit; one sentence says which."""
 
 
-def write(path: Path, tree: Any, facts: Mapping[str, Any]) -> None:
-    """Write a pytree's arrays and some facts; `path` holds either what it did or all of it.
+def write(path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    """Write arrays and some facts; `path` holds either what it did or all of it.
 
     Args:
         path: of the file, which is replaced.
-        tree: any pytree; what is no array is not written.
+        arrays: by name, as `named_arrays` gives those of a pytree.
         facts: what JSON can hold.
     """
     manifest = json.dumps({"format": FORMAT, **facts}, indent=1).encode()
-    contents = safetensors.numpy.save(named_arrays(tree))
+    contents = safetensors.numpy.save(dict(arrays))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, data in ((MANIFEST, manifest), (ARRAYS, contents)):
@@ -130,25 +130,26 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
 def named_arrays(tree: Any) -> dict[str, np.ndarray]:
     """Every array of a pytree by its path; random keys as the numbers that they consist of."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_array))
-    return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in leaves}
+    return {jax.tree_util.keystr(path): _numbers(leaf) for path, leaf in leaves}
 
 
-def filled(tree: Tree, arrays: Mapping[str, np.ndarray]) -> Tree:
+def filled(tree: Tree, arrays: Mapping[str, np.ndarray], prefix: str = "") -> Tree:
     """The pytree with other arrays in the places of its own.
 
     Args:
-        tree: whose arrays have the shapes and types that are expected.
+        tree: whose arrays, or shapes in their place, say what is expected.
         arrays: by path; those of other paths are left alone.
+        prefix: path of the tree itself.
 
     Raises:
         CheckpointError: if an array is missing or has another shape or type.
     """
 
-    def fill(path, leaf):
-        if not eqx.is_array(leaf):
+    def fill(path, leaf: Any):
+        if not eqx.is_array(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
-        name = jax.tree_util.keystr(path)
-        expected = _plain(leaf)
+        name = prefix + jax.tree_util.keystr(path)
+        expected = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
         if name not in arrays:
             raise CheckpointError(f"the checkpoint does not fit: it has no {name}.")
         found = arrays[name]
@@ -165,9 +166,9 @@ def filled(tree: Tree, arrays: Mapping[str, np.ndarray]) -> Tree:
 
 
 def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _plain(leaf: Any) -> np.ndarray:
-    """An array as NumPy's, in one piece."""
-    return np.ascontiguousarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+def _numbers(leaf: Any) -> np.ndarray:
+    """An array as NumPy's, in one piece; random keys as the numbers that they consist of."""
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")

@@ -5,6 +5,7 @@ The copies of all seeds are one vector; a chunk is one iteration.
 
 import dataclasses
 import warnings
+from collections.abc import Mapping
 
 import equinox as eqx
 import jax
@@ -19,6 +20,7 @@ from recollect.envs import HostEnv
 from recollect.keys import Name, numbered, stream
 from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import InitialPolicy, make_policy
+from recollect.run.checkpoint import CheckpointError
 from recollect.run.compiled import learn_one_by_one
 from recollect.run.state import AbstractRun, CorePool, Limits, RunState, SeedState, in_shares
 from recollect.runtime import jit
@@ -103,21 +105,19 @@ class HostRun(AbstractRun):
         return in_shares(self.pool, learn, self.keys, seeds, rollouts)
 
     def restore_hosted(self, arrays):
-        fields = [field.name for field in dataclasses.fields(Ongoing)]
+        found = ongoing_of(arrays)
+        if not found:  # before the first iteration
+            return (None,) * len(self.collectors)
         hosted = []
-        for i, collector in enumerate(self.collectors):
-            name = lambda field, i=i: f"['hosted'][{i}].{field}"
-            if name(fields[0]) not in arrays:  # before the first iteration
-                return (None,) * len(self.collectors)
-            known = {field: arrays[name(field)] for field in fields}
-            ongoing, anew = collector.restore(Ongoing(**known))
+        for collector, before in zip(self.collectors, found, strict=True):
+            ongoing, anew = collector.restore(before)
             hosted.append(ongoing)
             if anew:
                 warnings.warn(
                     f"{anew} of {collector.vector.count} unfinished episodes of {self.env.name} "
                     "could not be repeated and begin anew: it does not do the same after the same "
                     "seed and actions, or resets itself.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
         return tuple(hosted)
 
@@ -134,6 +134,22 @@ class HostRun(AbstractRun):
     def close(self):
         for collector in self.collectors:
             collector.close()
+
+
+def ongoing_of(arrays: Mapping[str, np.ndarray]) -> list[Ongoing]:
+    """What each collector carried on, from the arrays of a run's state by path.
+
+    Raises:
+        CheckpointError: if some are missing.
+    """
+    fields = [field.name for field in dataclasses.fields(Ongoing)]
+    found = []
+    while (prefix := f"['hosted'][{len(found)}].") + fields[0] in arrays:
+        try:
+            found.append(Ongoing(**{field: arrays[prefix + field] for field in fields}))
+        except KeyError as error:
+            raise CheckpointError(f"the checkpoint does not fit: it has no {error}.") from None
+    return found
 
 
 @eqx.filter_jit

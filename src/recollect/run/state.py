@@ -161,8 +161,10 @@ def learn(
     column = dict(
         return_mean=jnp.nanmean(rollout.returns),
         length_mean=jnp.nanmean(rollout.lengths),
-        recent_return=recent.mean(),
+        recent_return=jnp.mean(recent, where=recent > -jnp.inf),
         steps=rollout.environment_steps,
+        episode_returns=rollout.returns,
+        episode_lengths=rollout.lengths,
         **{name: value for name, value in measured.items() if eqx.is_array(value)},
     )
     return after, jax.tree.map(lambda x: x.astype(jnp.float32), column)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from recollect.report.plot import panels as panels
 from recollect.report.plot import save
-from recollect.report.tables import write_csv
+from recollect.serial import write_csv
 
 Value = float | int | str | bool | Sequence[float] | None
 

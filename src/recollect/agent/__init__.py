@@ -1,0 +1,1 @@
+"""What one does with what was learned: act, evaluate, save, load, go on."""

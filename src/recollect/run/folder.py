@@ -1,0 +1,346 @@
+"""The folder that a run is kept in, from which it is repeated, watched and gone on with.
+
+    config.json          settings, limits, versions, command: repeats the run
+    progress.csv         a row for every seed and iteration, as they happen
+    SEED.monitor.csv     a row for every episode, in the format of Stable-Baselines3's Monitor
+    checkpoints/         the whole run, the last two times that it was written
+    best/                the best agent, if one was looked for
+
+Rows are written after every chunk of iterations, a checkpoint every minute and whenever and however
+the run ends. What cannot be written is a warning, and the run goes on.
+"""
+
+import dataclasses
+import json
+import platform
+import re
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recollect.algorithms import AbstractAlgorithm
+from recollect.checks import check_number
+from recollect.policies.architecture import InitialPolicy
+from recollect.run.checkpoint import CheckpointError, replace
+from recollect.run.config import RunConfig
+from recollect.run.log import flat_curves
+from recollect.run.session import Chunk, Session, Until
+from recollect.run.snapshot import Snapshot
+from recollect.run.state import Curves
+
+CONFIG = "config.json"
+PROGRESS = "progress.csv"
+CHECKPOINTS = "checkpoints"
+BEST = "best"
+MONITOR = ".monitor.csv"
+KEPT = 2
+"""Checkpoints that are kept: if the newest is damaged, the one before is there."""
+SECONDS = 60.0
+"""Between two checkpoints, at least, if nothing else is asked for."""
+LEADING = ("seed", "iteration", "environment_steps")
+"""First columns of the progress."""
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        path: of the folder.
+        until: the limits of the run.
+        seconds: between two checkpoints, at least.
+    """
+
+    def __init__(self, path: Path, until: Until, seconds: float = SECONDS):
+        remedy = "give the seconds between two checkpoints, 0 for one after every chunk"
+        check_number("checkpoint_seconds", seconds, low=0, infinite=True, remedy=remedy)
+        self.path = path
+        self.until = until
+        self.seconds = seconds
+        self._written = time.monotonic()
+        self._files: dict[str, Appended] = {}
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        config: RunConfig,
+        until: Until,
+        *,
+        seconds: float = SECONDS,
+        overwrite: bool = False,
+        command: Sequence[str] = (),
+    ) -> "RunFolder":
+        """The folder of a run that has not begun.
+
+        Args:
+            path: of the folder, which is made if it does not exist.
+            config: the settings of the run.
+            until: its limits.
+            seconds: between two checkpoints, at least.
+            overwrite: delete the run that is there.
+            command: that started it, if it was one.
+
+        Raises:
+            ValueError: if it holds a run.
+            OSError: if it cannot be written to.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        if overwrite:
+            _delete_run(path)
+        facts = {
+            "command": list(command),
+            "versions": versions(),
+            "settings": config.plain(),
+            "until": dataclasses.asdict(until),
+        }
+        try:
+            # Whoever makes this file has the folder.
+            with (path / CONFIG).open("x", encoding="utf-8") as file:
+                file.write(json.dumps(facts, indent=2, allow_nan=False) + "\n")
+        except FileExistsError:
+            raise ValueError(
+                f"{path} holds a run already; resume or overwrite it, or choose another folder."
+            ) from None
+        (path / CHECKPOINTS).mkdir(exist_ok=True)
+        return cls(path, until, seconds)
+
+    @classmethod
+    def open(cls, path: Path, seconds: float = SECONDS) -> "RunFolder":
+        """The folder of a run that was begun.
+
+        Args:
+            path: of the folder.
+            seconds: between two checkpoints, at least.
+
+        Raises:
+            ValueError: if it holds no run.
+        """
+        return cls(path, Until(**read_config(path)["until"]), seconds)
+
+    def latest(
+        self,
+        env: Any = None,
+        algorithm: AbstractAlgorithm | str | None = None,
+        policy: InitialPolicy = None,
+        use: Iterable[type] = (),
+    ) -> Snapshot:
+        """The run as it was last written, or before its first iteration if it never was.
+
+        A damaged checkpoint is a warning, and the one before it is taken.
+
+        Args:
+            env, algorithm, policy, use: what no file can hold; see `Snapshot.read`.
+
+        Raises:
+            CheckpointError: if there are checkpoints and all are damaged.
+            ValueError: if something has to be given.
+        """
+        given: dict[str, Any] = dict(env=env, algorithm=algorithm, policy=policy, use=use)
+        damaged = None
+        for path in reversed(self.checkpoints()):
+            try:
+                return Snapshot.read(path, **given)
+            except CheckpointError as error:
+                damaged = error
+                warnings.warn(f"{error} The checkpoint before it is taken.", stacklevel=3)
+        if damaged is not None:
+            raise damaged
+        config = RunConfig.from_plain(read_config(self.path)["settings"], **given)
+        return Snapshot(config, {}, 0, {}, np.zeros(0))
+
+    def checkpoints(self) -> list[Path]:
+        """The files of the run's state, oldest first."""
+        return sorted((self.path / CHECKPOINTS).glob("[0-9]*.zip"))
+
+    def begin(self, config: RunConfig, snapshot: Snapshot | None) -> None:
+        """Get ready for iterations after those of a snapshot; rows beyond it are forgotten."""
+        curves: Curves = {} if snapshot is None else snapshot.curves
+        clock = np.zeros(0) if snapshot is None else snapshot.clock
+        lengths = {} if snapshot is None else snapshot.facts.get("episodes", {})
+        text = progress_rows(config.seeds, 0, curves, clock, header=True) if curves else ""
+        replace(self.path / PROGRESS, text.encode())
+        self._files = {PROGRESS: Appended(self.path / PROGRESS, len(text.encode()))}
+        about = {"t_start": time.time(), "env_id": config.env_name}
+        for seed in config.seeds:
+            name = f"{seed}{MONITOR}"
+            self._files[name] = Appended(self.path / name, lengths.get(name, 0))
+            if not self._files[name].length:
+                self._files[name].append(f"#{json.dumps(about)}\nr,l,t\n")
+        self._written = time.monotonic()
+
+    def record(self, session: Session, chunk: Chunk) -> None:
+        """Write the rows of new iterations, and all of the run if it is time to."""
+        header = chunk.first == 0
+        rows = progress_rows(session.seeds, chunk.first, chunk.curves, chunk.clock, header)
+        self._files[PROGRESS].append(rows)
+        for row, seed in enumerate(session.seeds):
+            self._files[f"{seed}{MONITOR}"].append(_episodes(chunk, row))
+        if time.monotonic() - self._written >= self.seconds:
+            self.checkpoint(session)
+
+    def checkpoint(self, session: Session) -> None:
+        """Write all of the run; what cannot be written is a warning."""
+        path = self.path / CHECKPOINTS / f"{session.iteration:08d}.zip"
+        lengths = {name: file.length for name, file in self._files.items() if name != PROGRESS}
+        try:
+            session.snapshot(episodes=lengths).write(path)
+            for old in self.checkpoints()[:-KEPT]:
+                old.unlink()
+        except OSError as error:
+            warnings.warn(f"{path} could not be written: {error}.", stacklevel=2)
+        self._written = time.monotonic()
+
+    def finish(self, session: Session) -> None:
+        """Write all of the run at its end."""
+        if session.iteration:
+            self.checkpoint(session)
+        for file in self._files.values():
+            file.close()
+
+
+class Appended:
+    """A text file that grows, never by a part of what is appended.
+
+    Args:
+        path: of the file.
+        length: in bytes; what the file holds beyond that is cut off.
+    """
+
+    def __init__(self, path: Path, length: int = 0):
+        path.touch()
+        self.path = path
+        self.length = min(length, path.stat().st_size)
+        self._waiting = b""
+        self._file = path.open("r+b", buffering=0)
+        self._file.truncate(self.length)
+        self._file.seek(self.length)
+
+    def append(self, text: str) -> None:
+        """Write a text at the end; what cannot be written now waits for the next time."""
+        first_failure = not self._waiting
+        self._waiting += text.encode()
+        try:
+            done = 0
+            while done < len(self._waiting):
+                done += self._file.write(self._waiting[done:])
+            self.length += done
+            self._waiting = b""
+        except OSError as error:
+            self._file.truncate(self.length)
+            self._file.seek(self.length)
+            if first_failure:
+                warnings.warn(f"{self.path} could not be written: {error}.", stacklevel=2)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def progress_rows(
+    seeds: Sequence[int], first: int, curves: Curves, clock: np.ndarray, header: bool
+) -> str:
+    """Rows of the progress as text, iteration by iteration, without seeds that have stopped.
+
+    Args:
+        seeds: of the rows of the curves.
+        first: iterations before the first column.
+        curves: the figures.
+        clock: seconds at the end of every iteration.
+        header: whether the names of the columns come first.
+    """
+    steps = curves["environment_steps"]
+    figures = flat_curves({name: x for name, x in curves.items() if name != "environment_steps"})
+    lines = [",".join((*LEADING, *figures, "seconds"))] if header else []
+    for column, row in np.argwhere(np.isfinite(steps.T)):
+        leading = f"{seeds[row]},{first + column + 1},{int(steps[row, column])}"
+        values = [f"{curve[row, column]:.6g}" for curve in figures.values()]
+        lines.append(",".join([leading, *values, f"{clock[column]:.4f}"]))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _episodes(chunk: Chunk, row: int) -> str:
+    """Rows of a seed's episodes in a chunk: return, length, seconds since the start."""
+    lines = []
+    for column, ending in np.argwhere(np.isfinite(chunk.episode_lengths[row])):
+        total = chunk.episode_returns[row, column, ending]
+        length = chunk.episode_lengths[row, column, ending]
+        lines.append(f"{total:.6f},{length:.0f},{chunk.clock[column]:.6f}\n")
+    return "".join(lines)
+
+
+def numbered_folder(parent: Path) -> Path:
+    """A new folder below another, with the next free number as its name: 0001, 0002, …
+
+    Several processes that ask at once get folders of their own.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    taken = [int(one.name) for one in parent.iterdir() if re.fullmatch(r"\d+", one.name)]
+    number = max(taken, default=0)
+    while True:
+        number += 1
+        try:
+            (parent / f"{number:04d}").mkdir()
+        except FileExistsError:
+            continue
+        return parent / f"{number:04d}"
+
+
+def legal(name: str) -> str:
+    """A name with nothing in it that a folder's name cannot hold on any system.
+
+    Example:
+        >>> from recollect.run.folder import legal
+        >>> legal("ALE/Pong-v5"), legal("mine:Env-v0")
+        ('ALE-Pong-v5', 'mine-Env-v0')
+    """
+    return re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(". ") or "unnamed"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What the config.json of a run says.
+
+    Args:
+        folder: of the run, or the file itself.
+
+    Raises:
+        ValueError: if there is none, or it is not one.
+    """
+    path = folder if folder.suffix == ".json" else folder / CONFIG
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        Until(**facts["until"])
+        facts["settings"]["algorithm"]
+    except FileNotFoundError:
+        raise ValueError(f"{folder} holds no run: it has no {CONFIG}.") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} does not describe a run: {error}.") from None
+    return facts
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (folder / CONFIG).is_file()
+
+
+def versions() -> dict[str, str]:
+    """Of what a run's results depend on."""
+    packages = ("recollect", "jax", "jaxlib", "equinox", "optax", "lineax", "numpy", "gymnasium")
+    return {
+        "python": platform.python_version(),
+        "platform": sys.platform,
+        **{name: version(name) for name in packages},
+    }
+
+
+def _delete_run(folder: Path) -> None:
+    """Delete what `RunFolder` writes, and nothing else."""
+    for name in (CHECKPOINTS, BEST):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for path in (folder / PROGRESS, *folder.glob(f"*{MONITOR}"), folder / CONFIG):
+        path.unlink(missing_ok=True)
