@@ -53,7 +53,7 @@ def assert_same(found, expected):
 def test_what_is_read_is_what_was_written(tmp_path):
     path = tmp_path / "run.zip"
     tree = state()
-    write(path, tree, {"iteration": 7, "names": ["ε", None]})
+    write(path, named_arrays(tree), {"iteration": 7, "names": ["ε", None]})
     arrays, facts = read(path)
     assert facts == {"iteration": 7, "names": ["ε", None]}
     found = filled(zeros(tree), arrays)
@@ -62,7 +62,7 @@ def test_what_is_read_is_what_was_written(tmp_path):
     assert isinstance(found["counts"], np.ndarray)
     np.testing.assert_array_equal(jax.random.bits(found["key"], (4,)), jax.random.bits(KEY, (4,)))
     first = path.read_bytes()
-    write(path, tree, facts)
+    write(path, named_arrays(tree), facts)
     assert path.read_bytes() == first
     assert [file.name for file in tmp_path.iterdir()] == ["run.zip"]
     with zipfile.ZipFile(path) as archive:
@@ -71,7 +71,7 @@ def test_what_is_read_is_what_was_written(tmp_path):
 
 def test_every_damage_is_noticed(tmp_path):
     path = tmp_path / "run.zip"
-    write(path, state(), {"iteration": 7})
+    write(path, named_arrays(state()), {"iteration": 7})
     whole = path.read_bytes()
     draw = np.random.default_rng(0)
     for place in draw.integers(8 * len(whole), size=300):
@@ -180,7 +180,7 @@ def test_arrays_that_do_not_fit_are_named():
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "run.zip"
-    write(path, state(), {"iteration": 1})
+    write(path, named_arrays(state()), {"iteration": 1})
     before = path.read_bytes()
 
     def full(descriptor):
@@ -188,6 +188,6 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checkpoint.os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write(path, state(), {"iteration": 2})
+        write(path, named_arrays(state()), {"iteration": 2})
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["run.zip"]

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from plain import RNPG
 
-from recollect import Architecture, Critic, Episodes, Steps, VTrace, host, make, train
+from recollect import Architecture, Critic, Episodes, Steps, VTrace, host, make, resume, train
 from recollect.collect.host import HostCollector, _by_copy
 from recollect.envs import HostEnv
 from recollect.keys import seed_keys
 from recollect.policies.architecture import make_policy
 from recollect.run.checkpoint import CheckpointError, named_arrays, read, write
 from recollect.run.compiled import CompiledRun
+from recollect.run.folder import RunFolder
 from recollect.run.hosted import HostRun
 from recollect.run.state import CorePool, Limits
 
@@ -147,7 +148,7 @@ def test_stopped_and_resumed_is_as_never_stopped_bit_for_bit(name, tmp_path):
     path = tmp_path / "run.zip"
     with CorePool(len(SEEDS)) as pool, contextlib.closing(opened(name, pool)) as run:
         state, _ = advanced(run, run.start(), 4)
-        write(path, state.tree(), {"iteration": state.iteration})
+        write(path, named_arrays(state.tree()), {"iteration": state.iteration})
         expected = advanced(run, state, 3)
     with CorePool(len(SEEDS)) as pool, contextlib.closing(opened(name, pool)) as run:
         arrays, facts = read(path)
@@ -159,36 +160,54 @@ def test_stopped_and_resumed_is_as_never_stopped_bit_for_bit(name, tmp_path):
     assert_same(found[1], expected[1])
 
 
-def kept_training(path, **settings):
-    known = dict(collector=Steps(3, 12), policy=Architecture(widths=(4,)), seeds=SEEDS)
-    algorithm = settings.pop("algorithm", ALGORITHM)
-    env = settings.pop("env", "CartPole-v1")
-    return train(env, algorithm, checkpoint=path, **{**known, **settings})
+KNOWN = dict(collector=Steps(3, 12), policy=Architecture(widths=(4,)), seeds=SEEDS)
 
 
-def test_training_goes_on_from_its_file(tmp_path):
-    whole = kept_training(None, iterations=7)
-    path = tmp_path / "run.zip"
-    first = kept_training(path, iterations=4)
+def training(env="CartPole-v1", algorithm=ALGORITHM, **settings):
+    return train(env, algorithm, **{**KNOWN, **settings})
+
+
+def rows(folder):
+    """The progress of a run without its last column, which is a time."""
+    lines = (folder / "progress.csv").read_text().splitlines()
+    return [line.rpartition(",")[0] for line in lines]
+
+
+def test_a_run_goes_on_from_its_folder_as_if_it_had_never_stopped(tmp_path):
+    whole = training(iterations=7, out=tmp_path / "whole")
+    folder = tmp_path / "stopped"
+    first = training(iterations=4, out=folder)
     assert first.curves["kl"].shape == (2, 4)
-    second = kept_training(path, iterations=7)
-    third = kept_training(path, iterations=7)  # nothing is left to do
+    second = resume(folder, iterations=7)
+    third = resume(folder, iterations=7)  # nothing is left to do
     for run in (second, third):
         assert_same(run.curves, whole.curves)
-        assert_same(named_arrays(run.policies), named_arrays(whole.policies))
+        assert_same(dict(run.snapshot.arrays), dict(whole.snapshot.arrays))
         assert run.clock.shape == (7,)
         assert (np.diff(run.clock) >= 0).all()
     np.testing.assert_array_equal(second.clock[:4], first.clock)
-    assert [file.name for file in tmp_path.iterdir()] == ["run.zip"]
+    assert rows(folder) == rows(tmp_path / "whole")
+    assert len(rows(folder)) == 1 + 2 * 7
+    for seed in SEEDS:
+        episodes = [
+            [line.rpartition(",")[0] for line in (one / f"{seed}.monitor.csv").open()][2:]
+            for one in (folder, tmp_path / "whole")
+        ]
+        assert episodes[0] == episodes[1]
+        assert len(episodes[0]) > 5
+    assert [path.name for path in RunFolder.open(folder).checkpoints()] == [
+        "00000004.zip",
+        "00000007.zip",
+    ]
 
 
-def test_a_larger_limit_lets_seeds_go_on(tmp_path):
-    path = tmp_path / "run.zip"
-    kept_training(path, environment_steps=72)
-    longer = kept_training(path, environment_steps=150)
+def test_the_limits_of_a_run_are_its_own_unless_others_are_given(tmp_path):
+    training(environment_steps=72, out=tmp_path)
+    assert resume(tmp_path).curves["kl"].shape == (2, 2)
+    longer = resume(tmp_path, environment_steps=150)
     np.testing.assert_array_equal(longer.curves["environment_steps"], [[36, 72, 108, 144, 180]] * 2)
     # Draws depend on the number of the iteration: those after the first limit are not counted.
-    assert_same(longer.curves, kept_training(None, environment_steps=150).curves)
+    assert_same(longer.curves, training(environment_steps=150).curves)
 
 
 class Interrupting(Counting):
@@ -204,47 +223,65 @@ class Interrupting(Counting):
 
 
 def test_an_interrupted_run_is_kept_and_gone_on_with(tmp_path):
-    path = tmp_path / "run.zip"
-    whole = kept_training(None, env=Counting, iterations=5)
+    whole = training(env=Counting, iterations=5)
     Interrupting.steps = 0
-    again = lambda: kept_training(path, env=host(Interrupting, name="Counting"), iterations=5)
+    env = host(Interrupting, name="Counting")
     with pytest.raises(KeyboardInterrupt) as stop:
-        again()
+        training(env=env, iterations=5, out=tmp_path)
     assert stop.value.training.curves["kl"].shape == (2, 1)
-    found = again()
+    with pytest.raises(
+        ValueError, match=r"env was Counting, which no file can hold; give it again"
+    ):
+        resume(tmp_path)
+    found = resume(tmp_path, env=env)
     assert_same(found.curves, whole.curves)
     assert_same(named_arrays(found.policies), named_arrays(whole.policies))
 
 
-def test_a_file_of_another_run_is_refused(tmp_path):
-    path = tmp_path / "run.zip"
-    kept_training(path, iterations=1)
-    before = path.read_bytes()
-    mistakes = {
-        r"algorithm\.damping is 0\.001 there, and 0\.5 here": dict(
-            algorithm=dataclasses.replace(ALGORITHM, damping=0.5)
-        ),
-        r"seeds is \[3, 8\] there, and \[3, 9\] here": dict(seeds=(3, 9)),
-        r"collector\.steps is 12 there, and 13 here": dict(collector=Steps(3, 13)),
-        r"env is CartPole there, and Acrobot here": dict(env="Acrobot-v1"),
-        r"policy\.widths is \[4\] there, and \[5\] here": dict(policy=Architecture(widths=(5,))),
-    }
-    for message, changed in mistakes.items():
-        with pytest.raises(CheckpointError, match=message):
-            kept_training(path, iterations=2, **changed)
-    assert path.read_bytes() == before
-    path.write_bytes(before[:-100])
-    with pytest.raises(CheckpointError, match="is damaged"):
-        kept_training(path, iterations=2)
-    with pytest.raises(ValueError, match="a folder that does not exist"):
-        kept_training(tmp_path / "no" / "run.zip", iterations=1)
+def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path):
+    training(iterations=1, out=tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="holds a run already; resume or overwrite it"):
+        training(iterations=2, out=tmp_path)
+    other = dataclasses.replace(ALGORITHM, damping=0.5)
+    with pytest.raises(ValueError, match=r"algorithm\.damping=0\.5 differs .* which has 0\.001"):
+        resume(tmp_path, iterations=2, algorithm=other)
+    with pytest.raises(CheckpointError, match="does not fit"):
+        resume(tmp_path, iterations=2, env="Acrobot-v1")
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.raises(ValueError, match=r"holds no run: it has no config\.json"):
+        resume(tmp_path / "checkpoints")
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
+    training(iterations=2, out=tmp_path)
+    resume(tmp_path, iterations=3)
+    _, newest = RunFolder.open(tmp_path).checkpoints()
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match=r"00000003\.zip is damaged: .* The checkpoint before it"):
+        found = resume(tmp_path, iterations=4)
+    assert_same(found.curves, training(iterations=4).curves)
+    for path in RunFolder.open(tmp_path).checkpoints():
+        path.write_bytes(b"PK")
+    with pytest.warns(UserWarning, match="before"), pytest.raises(CheckpointError):
+        resume(tmp_path, iterations=5)
+
+
+def test_a_run_that_was_never_written_begins_anew(tmp_path):
+    training(iterations=2, out=tmp_path)
+    for path in RunFolder.open(tmp_path).checkpoints():
+        path.unlink()
+    (tmp_path / "progress.csv").write_text("cut sh")
+    assert_same(resume(tmp_path).curves, training(iterations=2).curves)
+    assert len(rows(tmp_path)) == 1 + 2 * 2
 
 
 def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, monkeypatch):
-    def full(path, tree, facts):
+    def full(path, arrays, facts):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("recollect.run.kept.write", full)
-    with pytest.warns(UserWarning, match=r"run\.zip' could not be written: .*No space left"):
-        run = kept_training(tmp_path / "run.zip", iterations=2)
+    monkeypatch.setattr("recollect.run.snapshot.write", full)
+    with pytest.warns(UserWarning, match=r"0+2\.zip could not be written: .*No space left"):
+        run = training(iterations=2, out=tmp_path)
     assert run.curves["kl"].shape == (2, 2)
+    assert len(rows(tmp_path)) == 1 + 2 * 2

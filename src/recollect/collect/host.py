@@ -70,6 +70,8 @@ class HostCollector:
         self.whole = isinstance(collector, Episodes)
         self.seeds = seeds
         self.stream = stream
+        self.keywords = env.info_keywords
+        self._owned = env.vector is None
         self.limit = np.inf
         count = len(seeds) * self.copies
         self.vector = env.open(count, _number(seeds[0], stream))
@@ -97,7 +99,9 @@ class HostCollector:
         )
 
     def close(self) -> None:
-        close_all([self.vector])
+        """Close the copies, unless the user has made them, who may go on with them."""
+        if self._owned:
+            close_all([self.vector])
 
     def empty(self) -> Rollout:
         """What a call gives for one seed, with nothing in it."""
@@ -109,6 +113,7 @@ class HostCollector:
             lengths=nothing,
             environment_steps=jnp.zeros((), jnp.int32),
             iteration=jnp.zeros((), jnp.int32),
+            figures=dict.fromkeys(self.keywords, nothing),
         )
 
     def warm_up(self, policies: AbstractPolicy, keys: Key[Array, " seed"]) -> None:
@@ -160,6 +165,7 @@ class HostCollector:
         began = np.zeros(count, int)  # in which step of the batch each copy's episode began
         returns = np.full((self.horizon, count), np.nan, np.float32)
         lengths = np.full((self.horizon, count), np.nan, np.float32)
+        figures = np.full((len(self.keywords), self.horizon, count), np.nan, np.float32)
         taken = np.zeros(count, int)
         for t in range(self.horizon):
             actions = act(t)
@@ -185,10 +191,12 @@ class HostCollector:
             with np.errstate(over="ignore"):  # an infinite return is told at the end of training
                 returns[t, ended] = totals[ended]
             lengths[t, ended] = times[ended]
+            figures[:, t, ended] = stepped.figures[ended].T
             for copy in np.flatnonzero(real & stepped.diverged):
                 arrays["mask"][began[copy] : t + 1, copy] = False
                 returns[t, copy] = np.nan
                 lengths[t, copy] = np.nan
+                figures[:, t, copy] = np.nan
                 dropped[copy] += 1
             times[over] = 0
             totals[over] = 0.0
@@ -211,6 +219,7 @@ class HostCollector:
             lengths=self._endings(lengths),
             environment_steps=jnp.asarray(taken.reshape(len(self.seeds), -1).sum(1), jnp.int32),
             iteration=jnp.full(len(self.seeds), iteration, jnp.int32),
+            figures=dict(zip(self.keywords, map(self._endings, figures), strict=True)),
         )
         taken_since = arrays["actions"][:0, 0]
         if not self.whole and not vector.resets_itself:

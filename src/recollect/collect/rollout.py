@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -27,6 +28,8 @@ class Rollout(eqx.Module):
     environment_steps: Int[Array, "*seed"]
     iteration: Int[Array, "*seed"] | None = None
     """How many updates the policy that acted had had; None if whoever collected does not know."""
+    figures: Mapping[str, Float[Array, "*seed ending"]] = eqx.field(default_factory=dict)
+    """What environments said of these episodes in their infos, NaN where `returns` is."""
     fisher_batch: Batch | None = None
     """A second, independent batch of the same policy for the Fisher matrix alone, if the algorithm
     asks for one (assumption A.1.7)."""

@@ -44,7 +44,8 @@ def make(
         engine: what steps the environment: `compiled`, `gymnasium` or `envpool`. `auto` takes the
             compiled version if there is one, else Gymnasium's.
         workers: run every copy of a Gymnasium environment in its own process.
-        settings: passed to the environment: `max_steps`, and for LQC and finite MDPs `discount`.
+        settings: passed to the environment: `max_steps`; for LQC and finite MDPs `discount`; for
+            those on the host `info_keywords` and `step_timeout`, see `host`.
 
     Returns:
         An `AbstractEnv`, which is compiled together with the training loop, or a `HostEnv`, which
@@ -89,11 +90,17 @@ class EnvSettings(Settings):
     workers: bool = False
     max_steps: int | None = None
     discount: float | None = None
+    info_keywords: tuple[str, ...] = ()
+    step_timeout: float | None = None
 
     def make(self) -> AbstractEnv | HostEnv:
         """The environment."""
-        given = dict(max_steps=self.max_steps, discount=self.discount)
-        settings = {name: value for name, value in given.items() if value is not None}
+        given = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in ("name", "engine", "workers")
+        }
+        settings = {name: value for name, value in given.items() if value not in (None, ())}
         return make(self.name, engine=self.engine, workers=self.workers, **settings)
 
 

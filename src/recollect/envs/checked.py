@@ -44,10 +44,12 @@ class Checked(gym.Wrapper):
         env: the copy.
         name: of the environment, for error messages.
         copy: its number, for error messages.
+        keywords: entries of its infos that are passed on; NaN stands for those that are missing.
     """
 
-    def __init__(self, env: gym.Env, name: str, copy: int):
+    def __init__(self, env: gym.Env, name: str, copy: int, keywords: tuple[str, ...] = ()):
         super().__init__(env)
+        self.keywords = keywords
         self._label = f"copy {copy} of {name}"
         self._steps = 0
         self.size, self._encode = encoder(env.observation_space)
@@ -72,7 +74,7 @@ class Checked(gym.Wrapper):
                 f"returned {length_or_type(returned)} "
                 "and not observation, reward, terminated, truncated, info",
             )
-        observation, reward, terminated, truncated, _ = returned
+        observation, reward, terminated, truncated, infos = returned
         try:
             reward = float(reward)
         except (TypeError, ValueError):
@@ -89,7 +91,16 @@ class Checked(gym.Wrapper):
         row = self._row("step", observation)
         # MuJoCo resets a simulation that has diverged without an error; only its counters tell.
         info = {"diverged": self._diverged()}
+        info |= {keyword: self._figure(infos, keyword) for keyword in self.keywords}
         return row, reward, bool(terminated), bool(truncated), info
+
+    def _figure(self, infos: Any, keyword: str) -> float:
+        """An entry of the infos as a number; NaN if it is missing."""
+        value = infos.get(keyword, np.nan) if isinstance(infos, dict) else np.nan
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            self._fail("step", f"returned {keyword} = {value!r:.60} in info, which is not a number")
 
     def _call(self, method: str, function: Callable[[], Any]) -> Any:
         try:

@@ -16,7 +16,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from recollect.checks import check_name
+from recollect.checks import check_name, check_number
 from recollect.envs.base import Actions, check_max_steps
 from recollect.envs.checked import Checked, EnvironmentFailure, described, simulated_by_mujoco
 from recollect.envs.core_vector import CoreVector
@@ -56,6 +56,10 @@ class HostEnv:
     is false for EnvPool, which is told the limit and truncates them itself."""
     on_cores: bool = False
     """Whether a process for each core steps its share of the copies."""
+    info_keywords: tuple[str, ...] = ()
+    """Entries of the infos at the ends of episodes that become curves."""
+    step_timeout: float | None = None
+    """Seconds after which a step in a worker process is given up."""
 
     def __post_init__(self):
         if self.observation_size == 0:
@@ -84,7 +88,7 @@ class HostEnv:
                 f"copy {copy} of {self.name} has other spaces than the first; "
                 "every copy must have the same."
             )
-        return Checked(env, self.name, copy)
+        return Checked(env, self.name, copy, self.info_keywords)
 
     def open(self, count: int, seed: int) -> AbstractVector:
         """Make the copies as one vector, which the caller has to close.
@@ -105,10 +109,10 @@ class HostEnv:
                     f"{self.name} is a vector that has been closed, as training does at its end; "
                     "make a new one."
                 )
-            return GymVector(self.vector, self.name)
+            return GymVector(self.vector, self.name, keywords=self.info_keywords)
         if self.envpool is not None:
             pool = _envpool(self.envpool, count, seed, self.max_steps)
-            return GymVector(pool, self.name, seeded=True)
+            return GymVector(pool, self.name, seeded=True, keywords=self.info_keywords)
         if not self.workers:
             if self.on_cores and min(cores(), count) > 1:
                 return CoreVector(self.make_checked, count)
@@ -125,7 +129,7 @@ class HostEnv:
                 f"{self.name}: a worker process died at its start; likely the script has no "
                 "if __name__ == '__main__': around what it runs, so that every worker runs it, too."
             ) from error
-        return GymVector(vector, self.name)
+        return GymVector(vector, self.name, keywords=self.info_keywords, timeout=self.step_timeout)
 
 
 @contextlib.contextmanager
@@ -169,7 +173,13 @@ class _Maker:
 
 @checked
 def host(
-    source: Any, *, name: str | None = None, max_steps: int | None = None, workers: bool = False
+    source: Any,
+    *,
+    name: str | None = None,
+    max_steps: int | None = None,
+    workers: bool = False,
+    info_keywords: tuple[str, ...] = (),
+    step_timeout: float | None = None,
 ) -> HostEnv:
     """Use an environment of your own that follows Gymnasium's API.
 
@@ -179,6 +189,9 @@ def host(
         name: what error messages call the environment; by default the name of its class.
         max_steps: truncate episodes after this many steps; by default the environment's own limit.
         workers: run every copy in its own process, which pays for slow environments.
+        info_keywords: entries of the infos, such as `is_success`, whose values at the ends of
+            episodes become curves, `rollout/is_success`.
+        step_timeout: with `workers`, seconds after which a step that does not end is a failure.
 
     Returns:
         A description of the environment, with one copy made and closed to look at its spaces.
@@ -196,6 +209,14 @@ def host(
     """
     if max_steps is not None:
         check_max_steps(max_steps)
+    if step_timeout is not None:
+        remedy = "give the seconds that a step may take"
+        check_number("step_timeout", step_timeout, low=0, open_low=True, remedy=remedy)
+        if not workers:
+            raise ValueError(
+                f"step_timeout={step_timeout:g} needs workers=True: only a process of its own can "
+                "be ended."
+            )
     if isinstance(source, gym.Env):
         kind = type(source.unwrapped).__name__
         raise ValueError(
@@ -232,12 +253,19 @@ def host(
         vector=source if isinstance(source, VectorEnv) else None,
         limited=max_steps is not None,
         on_cores=not isinstance(source, VectorEnv) and _worth_a_process(source, first),
+        info_keywords=info_keywords,
+        step_timeout=step_timeout,
     )
 
 
 @checked
 def host_by_name(
-    name: str, engine: str, max_steps: int | None = None, workers: bool = False
+    name: str,
+    engine: str,
+    max_steps: int | None = None,
+    workers: bool = False,
+    info_keywords: tuple[str, ...] = (),
+    step_timeout: float | None = None,
 ) -> HostEnv:
     """The environment that Gymnasium or EnvPool knows by `name`.
 
@@ -246,21 +274,38 @@ def host_by_name(
         engine: `gymnasium` or `envpool`.
         max_steps: as in `host`.
         workers: as in `host`; not for EnvPool, which has its own threads.
+        info_keywords, step_timeout: as in `host`; the latter not for EnvPool.
     """
     if engine == "envpool":
-        if workers:
+        if workers or step_timeout is not None:
             raise ValueError(
-                "workers=True is for engine='gymnasium'; EnvPool has threads of its own."
+                "workers=True and step_timeout are for engine='gymnasium'; EnvPool has threads of "
+                "its own."
             )
         probe = _envpool(name, 1, 0, max_steps)
         observation_space = probe.single_observation_space
         action_space = probe.single_action_space
         limit = max_steps or probe.spec.config.max_episode_steps
         close_all([probe])
-        return HostEnv(name, None, observation_space, action_space, limit, envpool=name)
+        return HostEnv(
+            name,
+            None,
+            observation_space,
+            action_space,
+            limit,
+            envpool=name,
+            info_keywords=info_keywords,
+        )
     if name not in gym.registry and ":" not in name:
         check_name("env", name, (), gym.registry, "the names that Gymnasium knows")
-    return host(_ById(name, max_steps), name=name, max_steps=max_steps, workers=workers)
+    return host(
+        _ById(name, max_steps),
+        name=name,
+        max_steps=max_steps,
+        workers=workers,
+        info_keywords=info_keywords,
+        step_timeout=step_timeout,
+    )
 
 
 def _worth_a_process(source: Any, env: gym.Env) -> bool:

@@ -7,6 +7,7 @@ collector chooses. For this, the vectors made here disable Gymnasium's automatic
 
 import abc
 import contextlib
+import multiprocessing
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -53,6 +54,8 @@ class Stepped(NamedTuple):
     """False where the step was no transition: the copy was left out, or the step reset it."""
     diverged: np.ndarray
     """True where a simulator reported that its state is no longer valid."""
+    figures: np.ndarray
+    """Entries of the infos that were asked for, one column for each; NaN where they are missing."""
 
 
 class AbstractVector(abc.ABC):
@@ -139,10 +142,13 @@ class LocalVector(AbstractVector):
         decoded = self._decode(actions)
         rewards = np.zeros(self.count, np.float32)
         terminated, truncated, diverged = np.zeros((3, self.count), bool)
+        keywords = self._envs[0].keywords
+        figures = np.full((self.count, len(keywords)), np.nan, np.float32)
         for i in np.flatnonzero(moving).tolist():
             row, rewards[i], terminated[i], truncated[i], info = self._envs[i].step(decoded[i])
             self.observations[i] = row
             diverged[i] = info["diverged"]
+            figures[i] = [info[keyword] for keyword in keywords]
         return Stepped(
             observations=self.observations.copy(),
             rewards=rewards,
@@ -150,6 +156,7 @@ class LocalVector(AbstractVector):
             truncated=truncated,
             real=moving.copy(),
             diverged=diverged,
+            figures=figures,
         )
 
     def restart(self, which, seeds):
@@ -167,12 +174,25 @@ class GymVector(AbstractVector):
         vector: the vector, whose `metadata["autoreset_mode"]` says how it resets.
         name: of the environment, for error messages.
         seeded: whether the vector got its seeds at construction and takes none at a reset.
+        keywords: entries of its infos that are reported.
+        timeout: seconds after which a step or a reset in worker processes is given up; None for
+            never.
     """
 
-    def __init__(self, vector: Any, name: str, seeded: bool = False):
+    def __init__(
+        self,
+        vector: Any,
+        name: str,
+        *,
+        seeded: bool = False,
+        keywords: tuple[str, ...] = (),
+        timeout: float | None = None,
+    ):
         self._vector = vector
         self._name = name
         self._steps = 0
+        self._keywords = keywords
+        self._timeout = timeout
         self.count = vector.num_envs
         self._quietly = quiet if isinstance(vector, AsyncVectorEnv) else contextlib.nullcontext
         self._mode = vector.metadata.get("autoreset_mode")
@@ -195,11 +215,11 @@ class GymVector(AbstractVector):
 
     def reset(self, seeds):
         seeded = {} if self._seeded else dict(seed=list(seeds))
-        self.observations = self._first_rows(lambda: self._vector.reset(**seeded))
+        self.observations = self._first_rows(seeded)
         self._resetting[:] = False
 
-    def _first_rows(self, reset: Callable[[], Any]) -> np.ndarray:
-        returned = self._call("reset", reset)
+    def _first_rows(self, settings: dict[str, Any]) -> np.ndarray:
+        returned = self._call("reset", settings)
         if not isinstance(returned, tuple) or len(returned) != 2:
             self._fail(
                 "reset",
@@ -209,7 +229,7 @@ class GymVector(AbstractVector):
 
     def step(self, actions, moving):
         self._steps += 1
-        returned = self._call("step", lambda: self._vector.step(self._decode(actions)))
+        returned = self._call("step", dict(actions=self._decode(actions)))
         if not isinstance(returned, tuple) or len(returned) != 5:
             self._fail(
                 "step",
@@ -257,7 +277,20 @@ class GymVector(AbstractVector):
             truncated=truncated,
             real=real & moving,
             diverged=diverged,
+            figures=self._figures(infos),
         )
+
+    def _figures(self, infos: Any) -> np.ndarray:
+        """The entries of the infos that were asked for; those of the episode that has ended, where
+        the vector has begun the next one already."""
+        figures = np.full((self.count, len(self._keywords)), np.nan, np.float32)
+        for source in (infos, infos.get("final_info")) if isinstance(infos, dict) else ():
+            for column, keyword in enumerate(self._keywords):
+                if isinstance(source, dict) and keyword in source:
+                    values = self._of_each(f"info[{keyword!r}]", source[keyword], float)
+                    there = np.asarray(source.get(f"_{keyword}", np.ones(self.count, bool)))
+                    figures[there, column] = values[there]
+        return figures
 
     def _of_each(self, field: str, values: Any, kind: type) -> np.ndarray:
         """`values` as an array with one number or flag per copy."""
@@ -280,9 +313,7 @@ class GymVector(AbstractVector):
         if self.resets_itself:
             return
         chosen = [seeds(i) if which[i] else None for i in range(self.count)]
-        rows = self._first_rows(
-            lambda: self._vector.reset(seed=chosen, options={"reset_mask": which.copy()})
-        )
+        rows = self._first_rows(dict(seed=chosen, options={"reset_mask": which.copy()}))
         self.observations[which] = rows[which]
 
     def close(self):
@@ -297,12 +328,21 @@ class GymVector(AbstractVector):
                 pipe.close()
         self._vector.closed = True
 
-    def _call(self, method: str, function: Callable[[], Any]) -> Any:
+    def _call(self, method: str, arguments: dict[str, Any]) -> Any:
+        """What the vector's `step` or `reset` returns."""
         try:
             with self._quietly():
-                return function()
+                if self._timeout is None:
+                    return getattr(self._vector, method)(**arguments)
+                getattr(self._vector, f"{method}_async")(**arguments)
+                return getattr(self._vector, f"{method}_wait")(timeout=self._timeout)
         except EnvironmentFailure:
             raise
+        except multiprocessing.TimeoutError as error:
+            raise EnvironmentFailure(
+                f"{self._name}, step {self._steps}: {method} took longer than step_timeout="
+                f"{self._timeout:g} seconds."
+            ) from error
         except (EOFError, BrokenPipeError, ConnectionError) as error:
             raise EnvironmentFailure(
                 f"{self._name}, step {self._steps}: a worker process died during {method}."

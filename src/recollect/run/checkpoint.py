@@ -159,7 +159,8 @@ def filled(tree: Tree, arrays: Mapping[str, np.ndarray], prefix: str = "") -> Tr
                 f"and {expected.dtype}{list(expected.shape)} is expected."
             )
         if _is_key(leaf):
-            return jax.random.wrap_key_data(jnp.asarray(found), impl=jax.random.key_impl(leaf))
+            kind = jax.random.key_impl(leaf)  # pyright: ignore[reportArgumentType]  has a dtype
+            return jax.random.wrap_key_data(jnp.asarray(found), impl=kind)
         return found.copy() if isinstance(leaf, np.ndarray) else jnp.asarray(found)
 
     return jax.tree_util.tree_map_with_path(fill, tree)

@@ -35,6 +35,8 @@ TAGS = {
     "refused": "health/refused",
 }
 """Of curves; all others are `train/NAME`."""
+FIRST = ("return_mean", "recent_return", "length_mean", "refused", "kl", "ess", "ess_by_age")
+"""Columns of tables that come before the others."""
 
 
 @runtime_checkable
@@ -181,9 +183,14 @@ def figures_of(chunk: Chunk, row: int, column: int) -> dict[str, float]:
 
 
 def flat_curves(curves: Curves) -> dict[str, np.ndarray]:
-    """Curves with the axes seed, iteration: those by age become one for each age."""
+    """Curves with the axes seed, iteration: those by age become one for each age.
+
+    What people look at first comes first, the others by name.
+    """
     flat = {}
-    for name, curve in curves.items():
+    order = lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)
+    for name in sorted(curves, key=order):
+        curve = curves[name]
         if curve.ndim == 2:
             flat[name] = curve
         else:

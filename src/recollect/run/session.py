@@ -263,7 +263,7 @@ def _begin(run: AbstractRun, limits: Limits, snapshot: Snapshot | None) -> RunSt
     """The state before the first iteration, or where a run was; other limits may let it go on."""
     if snapshot is None or not snapshot.arrays:
         return run.start()
-    state = run.restore(snapshot.arrays, snapshot.iteration)
+    state = run.restore(snapshot.arrays, snapshot.iteration, bool(snapshot.changed))
     goes_on = jax.vmap(lambda *seed: active(limits, *seed))
     after = goes_on(state.seeds.environment_steps, state.seeds.recent)
     seeds = eqx.tree_at(lambda seeds: seeds.active, state.seeds, after)

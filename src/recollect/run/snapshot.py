@@ -21,12 +21,15 @@ from recollect.run.checkpoint import CheckpointError, filled, named_arrays, read
 from recollect.run.config import RunConfig
 from recollect.run.hosted import ongoing_of
 from recollect.run.state import Curves, RunState
+from recollect.serial import differences
 
 POLICY = "['seeds'].state.policy"
 """Where the arrays of the policies are."""
 CURVES = "curves/"
 """Before the names of curves in a file."""
 CLOCK = "clock"
+COMPARED = ("algorithm", "policy", "max_steps")
+"""Settings that may be given anew, and have to be the same for a run to go on as it was."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Snapshot:
     """Seconds at the end of every iteration."""
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What else the file says."""
+    changed: tuple[tuple[str, Any, Any], ...] = ()
+    """Settings of `config` that are not those that the arrays come from: name, old, new."""
 
     @classmethod
     def of(
@@ -101,7 +106,12 @@ class Snapshot:
         if clock is None or clock.shape != (iteration,) or shapes != {(seeds, iteration)}:
             raise CheckpointError(f"{path} is no checkpoint of a run.")
         config = RunConfig.from_plain(settings, env, algorithm, policy, use)
-        return cls(config, arrays, iteration, curves, clock, facts)
+        # An environment that is given again may be another object for the same thing.
+        compared = lambda plain: {
+            key: plain.get(key) for key in ("algorithm", "policy", "max_steps")
+        }
+        changed = tuple(differences(compared(settings), compared(config.plain())))
+        return cls(config, arrays, iteration, curves, clock, facts, changed)
 
     def policies(self) -> AbstractPolicy:
         """Of all seeds, stacked.

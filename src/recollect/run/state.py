@@ -7,6 +7,7 @@ number of threads). Training is `advance` applied until a limit.
 
 import abc
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,7 +24,7 @@ from recollect.batch import Batch
 from recollect.collect.host import Ongoing
 from recollect.collect.rollout import Rollout
 from recollect.policies import AbstractPolicy
-from recollect.run.checkpoint import filled
+from recollect.run.checkpoint import filled, named_arrays
 from recollect.runtime import cores
 
 RECENT_EPISODES = 20
@@ -108,17 +109,25 @@ class AbstractRun(abc.ABC):
     def start(self) -> RunState:
         """The state before the first iteration."""
 
-    def restore(self, arrays: Mapping[str, np.ndarray], iteration: int) -> RunState:
+    def restore(
+        self, arrays: Mapping[str, np.ndarray], iteration: int, changed: bool = False
+    ) -> RunState:
         """A state that another run of the same settings and seeds has had.
 
         Args:
             arrays: of its `RunState.tree`, by path.
             iteration: how many iterations it had had.
+            changed: whether its settings were others. What fits is kept then; the rest begins anew,
+                and a warning names it.
 
         Raises:
             CheckpointError: if the arrays do not fit.
         """
-        seeds = filled({"seeds": self.start().seeds}, arrays)["seeds"]
+        seeds = self.start().seeds
+        if changed:
+            seeds = _with_what_fits(seeds, arrays)
+        else:
+            seeds = filled({"seeds": seeds}, arrays)["seeds"]
         return RunState(seeds=seeds, iteration=iteration, hosted=self.restore_hosted(arrays))
 
     def restore_hosted(self, arrays: Mapping[str, np.ndarray]) -> tuple[Ongoing | None, ...]:
@@ -137,6 +146,34 @@ class AbstractRun(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Let go of processes and files; never raises."""
+
+
+PARTS = {
+    "the critic": "['seeds'].state.critic",
+    "the window of old batches": "['seeds'].state.history",
+    "what the algorithm keeps for itself": "['seeds'].state.own",
+    "unfinished episodes": "['seeds'].collecting",
+}
+"""What a run with other settings may have to begin anew, and where it is."""
+
+
+def _with_what_fits(seeds: SeedState, arrays: Mapping[str, np.ndarray]) -> SeedState:
+    """The seeds with the policy and the counters of another run, and what else of it fits."""
+    fresh = named_arrays({"seeds": seeds})
+    known = dict(arrays)
+    form = lambda array: None if array is None else (array.shape, array.dtype)
+    anew = []
+    for part, prefix in PARTS.items():
+        own = {path: array for path, array in fresh.items() if path.startswith(prefix)}
+        if any(form(arrays.get(path)) != form(array) for path, array in own.items()):
+            anew.append(part)
+            known |= own
+    if anew:
+        warnings.warn(
+            f"The settings are others than before: {', '.join(anew)} did not fit and begin anew.",
+            stacklevel=6,
+        )
+    return filled({"seeds": seeds}, known)["seeds"]
 
 
 def learn(
@@ -158,6 +195,7 @@ def learn(
         active=active(limits, total, recent),
     )
     measured = {**vars(info), **(vars(info.own) if info.own is not None else {})}
+    measured |= {f"rollout/{name}": jnp.nanmean(x) for name, x in rollout.figures.items()}
     column = dict(
         return_mean=jnp.nanmean(rollout.returns),
         length_mean=jnp.nanmean(rollout.lengths),

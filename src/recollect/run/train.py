@@ -188,6 +188,11 @@ def resume(
     """
     kept = RunFolder.open(Path(folder), checkpoint_seconds)
     snapshot = kept.latest(env=env, algorithm=algorithm, policy=policy, use=use)
+    for name, old, new in snapshot.changed:
+        raise ValueError(
+            f"{name}={new} differs from the run in {folder}, which has {old}; a run goes on with "
+            "the settings that it has, an Agent can be loaded with others."
+        )
     given = (iterations, environment_steps, target_return)
     until = kept.until if given == (None, None, None) else Until(*given)
     return execute(
