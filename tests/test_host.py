@@ -318,10 +318,12 @@ def test_a_vector_is_not_stepped_by_two_collectors():
         )
 
 
-def test_a_vector_that_training_has_closed_is_named():
+def test_a_vector_stays_open_until_whoever_made_it_closes_it():
     vector = vector_of(AutoresetMode.SAME_STEP)(2)
-    train(vector, VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=1)
-    with pytest.raises(ValueError, match="is a vector that has been closed"):
+    for _ in range(2):
+        train(vector, VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=1)
+    vector.close()
+    with pytest.raises(ValueError, match="is a vector that has been closed; make a new one"):
         train(vector, VPG(), collector=Steps(2, 4), policy=PLAIN, iterations=1)
 
 

@@ -105,10 +105,7 @@ class HostEnv:
                     f"but seeds times copies asks for {count}."
                 )
             if getattr(self.vector, "closed", False):
-                raise ValueError(
-                    f"{self.name} is a vector that has been closed, as training does at its end; "
-                    "make a new one."
-                )
+                raise ValueError(f"{self.name} is a vector that has been closed; make a new one.")
             return GymVector(self.vector, self.name, keywords=self.info_keywords)
         if self.envpool is not None:
             pool = _envpool(self.envpool, count, seed, self.max_steps)

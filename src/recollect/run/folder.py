@@ -28,7 +28,7 @@ import numpy as np
 from recollect.algorithms import AbstractAlgorithm
 from recollect.checks import check_number
 from recollect.policies.architecture import InitialPolicy
-from recollect.run.checkpoint import CheckpointError, replace
+from recollect.run.checkpoint import CheckpointError
 from recollect.run.config import RunConfig
 from recollect.run.log import flat_curves
 from recollect.run.session import Chunk, Session, Until
@@ -160,13 +160,9 @@ class RunFolder:
         return sorted((self.path / CHECKPOINTS).glob("[0-9]*.zip"))
 
     def begin(self, config: RunConfig, snapshot: Snapshot | None) -> None:
-        """Get ready for iterations after those of a snapshot; rows beyond it are forgotten."""
-        curves: Curves = {} if snapshot is None else snapshot.curves
-        clock = np.zeros(0) if snapshot is None else snapshot.clock
+        """Get ready for iterations after those of a snapshot; episodes beyond it are forgotten."""
         lengths = {} if snapshot is None else snapshot.facts.get("episodes", {})
-        text = progress_rows(config.seeds, 0, curves, clock, header=True) if curves else ""
-        replace(self.path / PROGRESS, text.encode())
-        self._files = {PROGRESS: Appended(self.path / PROGRESS, len(text.encode()))}
+        self._files = {}
         about = {"t_start": time.time(), "env_id": config.env_name}
         for seed in config.seeds:
             name = f"{seed}{MONITOR}"
@@ -177,13 +173,21 @@ class RunFolder:
 
     def record(self, session: Session, chunk: Chunk) -> None:
         """Write the rows of new iterations, and all of the run if it is time to."""
-        header = chunk.first == 0
-        rows = progress_rows(session.seeds, chunk.first, chunk.curves, chunk.clock, header)
-        self._files[PROGRESS].append(rows)
+        if PROGRESS in self._files:
+            rows = progress_rows(session.seeds, chunk.first, chunk.curves, chunk.clock)
+            self._files[PROGRESS].append(rows)
+        else:
+            self._write_progress(session)
         for row, seed in enumerate(session.seeds):
             self._files[f"{seed}{MONITOR}"].append(_episodes(chunk, row))
         if time.monotonic() - self._written >= self.seconds:
             self.checkpoint(session)
+
+    def _write_progress(self, session: Session) -> None:
+        """Write all rows anew: a session that was cut short may have left others."""
+        self._files[PROGRESS] = Appended(self.path / PROGRESS)
+        rows = progress_rows(session.seeds, 0, session.curves, session.clock, header=True)
+        self._files[PROGRESS].append(rows)
 
     def checkpoint(self, session: Session) -> None:
         """Write all of the run; what cannot be written is a warning."""
@@ -200,6 +204,8 @@ class RunFolder:
     def finish(self, session: Session) -> None:
         """Write all of the run at its end."""
         if session.iteration:
+            if PROGRESS not in self._files:
+                self._write_progress(session)
             self.checkpoint(session)
         for file in self._files.values():
             file.close()
@@ -243,7 +249,7 @@ class Appended:
 
 
 def progress_rows(
-    seeds: Sequence[int], first: int, curves: Curves, clock: np.ndarray, header: bool
+    seeds: Sequence[int], first: int, curves: Curves, clock: np.ndarray, header: bool = False
 ) -> str:
     """Rows of the progress as text, iteration by iteration, without seeds that have stopped.
 

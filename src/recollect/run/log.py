@@ -34,7 +34,7 @@ TAGS = {
     "backtracks": "solve/backtracks",
     "refused": "health/refused",
 }
-"""Of curves; all others are `train/NAME`."""
+"""Of curves; all others are `train/NAME`, unless they are tags themselves."""
 FIRST = ("return_mean", "recent_return", "length_mean", "refused", "kl", "ess", "ess_by_age")
 """Columns of tables that come before the others."""
 
@@ -164,7 +164,7 @@ def figures_of(chunk: Chunk, row: int, column: int) -> dict[str, float]:
     """
     figures: dict[str, float] = {}
     for name, curve in chunk.curves.items():
-        tag = TAGS.get(name, f"train/{name}")
+        tag = name if "/" in name else TAGS.get(name, f"train/{name}")
         value = curve[row, column]
         if curve.ndim == 2:
             figures[tag] = float(value)

@@ -133,9 +133,7 @@ class Session:
     def curves(self) -> Curves:
         """Figures of every iteration so far; arrays begin with seed, iteration."""
         if len(self._chunks) > 1:
-            names = self._chunks[0]
-            join = lambda name: np.concatenate([one[name] for one in self._chunks], axis=1)
-            self._chunks = [{name: join(name) for name in names}]
+            self._chunks = [joined(self._chunks)]
         return self._chunks[0] if self._chunks else {}
 
     def policy(self, index: int = 0) -> AbstractPolicy:
@@ -175,15 +173,35 @@ class Session:
 
     @property
     def hopeless(self) -> bool:
-        """Whether every update of the latest iterations failed.
+        """Whether every update of the latest ten iterations failed, looked at every ten.
 
         One that found no signal did not: a later batch may hold some.
         """
-        if self.iteration - self.first < CHUNK_ITERATIONS:
+        if self.iteration == self.first or self.iteration % CHUNK_ITERATIONS:
             return False
         refused = self.curves["refused"][:, -CHUNK_ITERATIONS:]
         refused = refused[np.isfinite(refused)]
         return bool(((refused > 0) & (refused != SIGNAL)).all())
+
+
+def joined(chunks: Sequence[Curves]) -> Curves:
+    """Curves of consecutive iterations as one; NaN for figures and ages that some do not have.
+
+    Where a run goes on with other settings, the curves after that may be others.
+    """
+    names = dict.fromkeys(name for chunk in chunks for name in chunk)
+    result = {}
+    for name in names:
+        there = [chunk[name] for chunk in chunks if name in chunk]
+        ages = max(curve.shape[2:] for curve in there)
+        parts = []
+        for chunk in chunks:
+            part = np.full((*chunk["refused"].shape, *ages), np.nan, there[-1].dtype)
+            if name in chunk:
+                part[(..., *[slice(size) for size in chunk[name].shape[2:]])] = chunk[name]
+            parts.append(part)
+        result[name] = np.concatenate(parts, axis=1)
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +251,10 @@ def run_session(
         stopped = None
         try:
             while session.iteration < most and np.asarray(session.state.seeds.active).any():
-                chunk = session.advance(run, int(min(count, most - session.iteration)))
+                # No further than the next multiple of ten, where a run may be found hopeless:
+                # what is computed may not depend on how long chunks are.
+                room = CHUNK_ITERATIONS - session.iteration % CHUNK_ITERATIONS
+                chunk = session.advance(run, int(min(count, room, most - session.iteration)))
                 with deferred_interrupts():
                     answers = [watcher(session, chunk) for watcher in watchers]
                 if any(answer is False for answer in answers) or session.hopeless:

@@ -150,4 +150,5 @@ class Snapshot:
             iteration=lived,
             curves={name: curve[:, :lived] for name, curve in curves.items()},
             clock=self.clock[:lived],
+            changed=self.changed,
         )
