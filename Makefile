@@ -33,6 +33,7 @@ mutants: install
 
 benchmark: install
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,benchmark]'
+	$(BIN)/python -m pytest --quiet tests/test_sb3.py
 	$(BIN)/python benchmarks/run.py
 
 clean:

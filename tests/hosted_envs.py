@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections import OrderedDict
 
 import gymnasium as gym
@@ -288,3 +289,21 @@ ACTIONS = {
     "half bounded": spaces.Box(0, np.inf, (3,), np.float32),
     "unbounded": spaces.Box(-np.inf, np.inf, (1,), np.float32),
 }
+
+
+class Hanging(gym.Env):
+    """Sleeps for an hour in its fifth step."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 5:
+            time.sleep(3600)
+        return np.zeros(2, np.float32), 1.0, False, False, {}
