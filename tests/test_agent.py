@@ -147,6 +147,23 @@ def test_predictions_are_those_of_training():
     assert np.abs(taken).max() <= 0.1
 
 
+def test_a_seed_of_many_on_the_host_goes_on_with_its_own_episodes():
+    env = rc.make("CartPole-v1", engine="gymnasium")
+    training = rc.train(env, ALGORITHM, collector=BATCH, policy=SMALL, seeds=[4, 9], iterations=3)
+    found = training.agent(1).learn(iterations=1)
+    both = rc.train(env, ALGORITHM, collector=BATCH, policy=SMALL, seeds=[4, 9], iterations=4)
+    np.testing.assert_allclose(found.curves["kl"], both.curves["kl"][1], rtol=1e-3)
+    np.testing.assert_allclose(found.curves["ess"], both.curves["ess"][1], rtol=1e-3)
+
+
+def test_actions_of_compiled_environments_stay_within_their_bounds():
+    env = rc.make("Pendulum-v1")
+    policy = rc.Architecture(widths=(4,), log_std=3.0).build(jax.random.key(0), env)
+    actions = Actor(env, policy, seed=0)(np.zeros((50, 3)), deterministic=False)
+    assert np.abs(actions).max() == 2.0
+    assert len(set(actions.ravel())) > 2
+
+
 def test_draws_repeat_themselves_for_a_seed_and_vary_from_call_to_call():
     env = rc.make("Pendulum-v1")
     policy = SMALL.build(jax.random.key(0), env)
@@ -259,6 +276,21 @@ def test_callbacks_stop_keep_and_evaluate(tmp_path):
     with pytest.raises(RuntimeError, match="broken"):
         broken.learn(iterations=3, callback=breaks)
     assert len(broken.curves["kl"]) == 1
+
+
+def test_the_best_agent_is_kept(tmp_path, monkeypatch):
+    """Whatever the order in which good and bad policies come."""
+    values = iter([3.0, 7.0, 5.0])
+
+    def scored(policy, env, **settings):
+        returns = np.full(2, next(values))
+        return rc.Evaluation(returns, returns, seed=0, deterministic=True)
+
+    monkeypatch.setattr("recollect.agent.callbacks.evaluate", scored)
+    watch = rc.Evaluate(every=1, episodes=2, folder=tmp_path)
+    agent().learn(iterations=3, callback=watch)
+    assert watch.best == {0: 7.0}
+    assert len(rc.Agent.load(tmp_path / "0.zip").curves["kl"]) == 2
 
 
 class Told:
