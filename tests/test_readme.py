@@ -10,30 +10,39 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SNIPPETS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+PAGES = ("README.md", "docs/keep.md")
 SMALLER = {
     r"\bseeds=\d+": "seeds=1",
     r"\biterations=\d+": "iterations=1",
     r"\benvironment_steps=[\d_]+": "environment_steps=1",
+    r"\btotal_timesteps=[\d_]+": "total_timesteps=1",
+    r"\bepisodes=\d+": "episodes=2",
+    r"\bevery=\d+": "every=1",
     r"\bsteps=128": "steps=8",
     r"\bcopies=4": "copies=1",
     r"\bcollector=tuned.collector": "collector=Steps(2, 8)",
 }
 
 
-def test_readme_has_snippets():
-    assert len(SNIPPETS) == 3
+def snippets(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+
+
+def test_pages_have_snippets_that_are_made_smaller():
+    found = {page: snippets(page) for page in PAGES}
+    assert [len(some) for some in found.values()] == [4, 3]
     for size in SMALLER:
-        assert re.search(size, "".join(SNIPPETS)), size
+        assert any(re.search(size, text) for some in found.values() for text in some), size
 
 
-@pytest.mark.parametrize("index", range(len(SNIPPETS)))
-def test_a_snippet_runs_as_a_script(index, tmp_path):
-    snippet = SNIPPETS[index]
+@pytest.mark.parametrize("page", PAGES)
+def test_snippets_run_as_a_script(page, tmp_path):
+    text = "\n".join(snippets(page))
     for size, smaller in SMALLER.items():
-        snippet = re.sub(size, smaller, snippet)
+        text = re.sub(size, smaller, text)
     script = tmp_path / "script.py"
-    script.write_text(snippet)
+    script.write_text(text, encoding="utf-8")
     result = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 

@@ -2281,8 +2281,8 @@ KEEPING = [
         (
             "iterations in which nothing happened are counted",
             "Session.advance",
-            "iteration=first + lived",
-            "iteration=state.iteration",
+            'int(np.isfinite(curves["steps"]).any(0).sum())',
+            'curves["steps"].shape[1]',
             "the_limits_of_a_run_are_its_own_unless_others_are_given",
         ),
         (
