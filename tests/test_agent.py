@@ -9,6 +9,8 @@ from gymnasium import spaces
 
 import recollect as rc
 from recollect.agent.acting import Actor
+from recollect.agent.evaluate import STREAM
+from recollect.collect.host import _number
 from recollect.run.checkpoint import CheckpointError, named_arrays
 from recollect.run.snapshot import Snapshot
 
@@ -86,8 +88,7 @@ class Mixed(gym.Env):
         assert self.action_space.contains(action), action
         self.now += 1
         done = self.now == 5
-        info = {"is_success": self.now} if done else {}
-        return self._observed(), 1.0, done, False, info
+        return self._observed(), 1.0, done, False, {"is_success": self.now}
 
     def _observed(self):
         speed = self.np_random.normal(size=2).astype(np.float32) * 50
@@ -135,9 +136,6 @@ def test_predictions_are_those_of_training():
     found = learner.evaluate(episodes=1, seed=4)
     taken = np.stack(Mixed.given)
     copy = Mixed(spaces.Box(-0.1, 0.1, (3,)))
-    from recollect.agent.evaluate import STREAM
-    from recollect.collect.host import _number
-
     observation, _ = copy.reset(seed=_number(4, STREAM, 0, 0, 0))
     for expected in taken:
         action, _ = learner.predict(observation, deterministic=True)
@@ -197,6 +195,22 @@ def test_evaluations_repeat_themselves_and_count_every_episode_once(engine, tmp_
     lines = (tmp_path / "episodes.csv").read_text().splitlines()
     assert lines[0] == "episode,return,length"
     assert len(lines) == 21
+
+
+def test_evaluated_episodes_are_in_the_order_of_their_seeds():
+    """Not in that of their ends, of which the first are the short ones."""
+    learner = agent(rc.make("CartPole-v1", engine="gymnasium", max_steps=60))
+    found = learner.evaluate(episodes=5, seed=1)
+    for episode, expected in enumerate(found.lengths):
+        env = gym.make("CartPole-v1", max_episode_steps=60)
+        observation, _ = env.reset(seed=_number(1, STREAM, 0, episode, 0))
+        for step in range(1, 61):  # noqa: B007
+            action, _ = learner.predict(observation, deterministic=True)
+            observation, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                break
+        assert step == expected
+    assert np.any(np.diff(found.lengths) < 0)
 
 
 def test_files_of_other_things_are_refused(tmp_path):

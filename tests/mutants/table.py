@@ -2354,7 +2354,7 @@ KEEPING = [
         (
             "a deterministic evaluation draws its actions",
             "Deterministic.sample",
-            "return self.policy.mode(observation)",
+            "del key\n        return self.policy.mode(observation)",
             "return self.policy.sample(key, observation)",
             "predictions_are_those_of_training",
         ),
@@ -2363,7 +2363,7 @@ KEEPING = [
             "_on_host",
             "figures.reshape(-1, group, 2), axis=0",
             "figures.reshape(group, -1, 2), axis=1",
-            "evaluations_repeat_themselves_and_count_every_episode_once",
+            "evaluated_episodes_are_in_the_order_of_their_seeds",
         ),
         (
             "a window that does not fit is taken all the same",
