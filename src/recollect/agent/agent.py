@@ -14,6 +14,8 @@ import numpy as np
 
 from recollect.agent.acting import Actor
 from recollect.agent.evaluate import Evaluation, evaluate
+from recollect.agent.export import export
+from recollect.agent.play import Film, check_film_path, film
 from recollect.algorithms import AbstractAlgorithm
 from recollect.checks import check_count
 from recollect.collect.rollout import AbstractCollector
@@ -249,6 +251,37 @@ class Agent:
         return evaluate(
             self.policy, where, episodes=episodes, seed=seed, deterministic=deterministic
         )
+
+    def play(
+        self,
+        path: str | Path | None = None,
+        *,
+        seeds: Sequence[int] | None = None,
+        best_of: int = 1,
+        deterministic: bool = True,
+    ) -> Film:
+        """The best of some episodes as a film, drawn offscreen.
+
+        Args:
+            path: where to write it, as `.gif` or `.mp4`; nowhere if not given.
+            seeds: of the episodes.
+            best_of: if no seeds are given, how many episodes to run.
+            deterministic: take the policy's mode instead of drawing actions.
+
+        Raises:
+            ValueError: if the environment cannot be drawn.
+        """
+        if path is not None:
+            check_film_path(Path(path))
+        predict = lambda observation: self.predict(observation, deterministic=deterministic)[0]
+        seen = film(self.config, predict, seeds=seeds, best_of=best_of)
+        if path is not None:
+            seen.write(path)
+        return seen
+
+    def export(self, path: str | Path, to: str | None = None) -> list[Path]:
+        """Write the policy as a file that acts without this library; see `export`."""
+        return export(self.policy, self.config.env, path, to)
 
     @property
     def config(self) -> RunConfig:
