@@ -73,6 +73,7 @@ class Mixed(gym.Env):
 
     observation_space = spaces.Dict(speed=spaces.Box(-9, 9, (2,)), gear=spaces.Discrete(3, start=1))
     given = []
+    length = 5
 
     def __init__(self, action_space):
         self.action_space = action_space
@@ -87,7 +88,7 @@ class Mixed(gym.Env):
         self.given.append(action)
         assert self.action_space.contains(action), action
         self.now += 1
-        done = self.now == 5
+        done = self.now == self.length
         return self._observed(), 1.0, done, False, {"is_success": self.now}
 
     def _observed(self):
@@ -307,6 +308,15 @@ def test_the_best_agent_is_kept(tmp_path, monkeypatch):
     assert len(rc.Agent.load(tmp_path / "0.zip").curves["kl"]) == 2
 
 
+class Varied(Mixed):
+    """Episodes of different lengths."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        self.length = int(self.np_random.integers(2, 9))
+        return observation, info
+
+
 class Told:
     """A logger that remembers."""
 
@@ -325,7 +335,7 @@ class Told:
 
 def test_loggers_are_told_what_stable_baselines_would_say():
     env = rc.host(
-        lambda: Mixed(spaces.Discrete(2)), max_steps=5, info_keywords=("is_success", "missing")
+        lambda: Varied(spaces.Discrete(2)), max_steps=9, info_keywords=("is_success", "missing")
     )
     told = Told()
     learner = agent(env, rc.RPPO(window=2, critic=rc.Critic(widths=(4,), epochs=1)))
@@ -337,8 +347,9 @@ def test_loggers_are_told_what_stable_baselines_would_say():
     figures = lines[0][2]
     assert figures["time/total_timesteps"] == 48
     assert figures["time/iterations"] == 2
-    assert figures["rollout/ep_rew_mean"] == figures["rollout/ep_len_mean"] == 5
-    assert figures["rollout/is_success"] == 5  # of the ends of episodes alone
+    assert figures["rollout/batch_rew_mean"] == figures["rollout/ep_len_mean"]
+    # Of the ends of episodes alone, where it is their length.
+    assert figures["rollout/is_success"] == figures["rollout/ep_len_mean"]
     assert "rollout/missing" not in figures
     known = ("train/approx_kl", "train/clip_fraction", "train/explained_variance", "time/fps")
     known += ("reuse/ess", "reuse/ess_age_0", "reuse/ess_age_1", "reuse/max_weight")
