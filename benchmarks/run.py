@@ -24,6 +24,7 @@ SECTIONS = {
     "clip_centre.py": "Samples that PPO's clip silences",
     "training.py": "Training RNPG on cartpole: 50 seeds × 150 iterations × 4 episodes, window 10",
     "ages_in_use.py": "An update that uses 1 of 32 stored batches",
+    "checkpoint.py": "The share of training that is spent on keeping it",
     "large_update.py": "One update with 80,000 rows and 4,610 parameters",
     "solvers.py": "Solvers against rows and parameters",
 }
