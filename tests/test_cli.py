@@ -121,6 +121,10 @@ NAMES = """
 import sys
 import recollect
 assert "jax" not in sys.modules
+import recollect.public
+from jax._src import xla_bridge
+assert not xla_bridge._backends  # no device has been touched
+assert "scipy.stats" not in sys.modules
 import recollect.report.tables
 from recollect import train
 assert train is recollect.train is sys.modules["recollect.run.train"].train

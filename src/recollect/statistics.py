@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.stats
 from jaxtyping import Float
 
 BATCH = 50
@@ -84,6 +83,8 @@ def bootstrap(
         return statistic(*[x[seeds] for x, seeds in zip(samples, each, strict=True)])
 
     # SciPy resamples vectors. It gets the numbers of the seeds, so that a seed may have a curve.
+    import scipy.stats  # takes longer to load than all of recollect
+
     interval = scipy.stats.bootstrap(
         [np.arange(count) for count in counts],
         of_seeds,
