@@ -1,6 +1,7 @@
 """KL of accepted TRPO steps on fresh states, against the radius.
 
-    python benchmarks/trust_region.py [--steps 50000] [--seeds 4] [--fresh 32]
+    python benchmarks/trust_region.py [--tasks ENV ...] [--algorithms trpo rtrpo]
+        [--steps 50000] [--seeds 4] [--first-seed 0] [--fresh 32]
 
 TRPO and RTRPO train with their defaults. In every iteration 8 + 32 copies of the environment are
 stepped with the same policy, and it learns from the first eight alone: after each accepted step,
@@ -38,6 +39,7 @@ TASKS = (
 )
 LEARNED = 8
 """Copies that are learned from."""
+ALGORITHMS = {"trpo": TRPO(), "rtrpo": RTRPO()}
 RADIUS = TRPO().target_kl
 COLUMNS = (
     "environment",
@@ -91,20 +93,24 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--fresh", type=int, default=32)
     parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
     options = parser.parse_args()
     copies = LEARNED + options.fresh
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     rows = []
     for task in options.tasks:
-        for algorithm in (TRPO(), RTRPO()):
+        for name in options.algorithms:
+            algorithm = ALGORITHMS[name]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 run = train(
                     task,
                     Watched.of(algorithm),
                     collector=Steps(copies, 64),
-                    seeds=options.seeds,
+                    seeds=seeds,
                     environment_steps=options.steps * copies // LEARNED,
                     progress=False,
                 )
@@ -114,7 +120,7 @@ def main() -> None:
             rows.append(
                 (
                     task,
-                    "trpo" if algorithm.window == 1 else f"rtrpo, window {algorithm.window}",
+                    f"{name}, window {algorithm.window}",
                     f"{accepted.sum()} of {(run.curves['refused'] != SIGNAL).sum()}",
                     f"{np.median(seen):.2f}",
                     f"{np.median(fresh):.2f}",
