@@ -1,12 +1,16 @@
 """KL of accepted TRPO steps on fresh states, against the radius.
 
-    python benchmarks/trust_region.py [--steps 50000]
+    python benchmarks/trust_region.py [--tasks ENV ...] [--algorithms trpo rtrpo]
+        [--steps 50000] [--seeds 4] [--first-seed 0] [--fresh 32]
 
-TRPO and RTRPO train with their defaults. In every iteration 40 copies of the environment are
-stepped with the same policy, and it learns from eight of them alone: after each accepted step,
-KL(old ‖ new) is averaged over the states of the 32 others. The promise is at most 1.5 × the radius
+TRPO and RTRPO train with their defaults. In every iteration 8 + 32 copies of the environment are
+stepped with the same policy, and it learns from the first eight alone: after each accepted step,
+KL(old ‖ new) is averaged over the states of the others. The promise is at most 1.5 × the radius
 after 99 % of the steps; the median tells how much of the radius is used. The KL that the search
 saw, on the states of the newest batch, stands beside it.
+
+The mean of 32 copies is itself off by a seventh on CartPole-v1, which counts against the promise;
+`--fresh 120` halves that where environments are compiled and copies cost little.
 """
 
 import argparse
@@ -35,7 +39,7 @@ TASKS = (
 )
 LEARNED = 8
 """Copies that are learned from."""
-COPIES = 40
+ALGORITHMS = {"trpo": TRPO(), "rtrpo": RTRPO()}
 RADIUS = TRPO().target_kl
 COLUMNS = (
     "environment",
@@ -89,19 +93,25 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--fresh", type=int, default=32)
     parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
     options = parser.parse_args()
+    copies = LEARNED + options.fresh
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     rows = []
     for task in options.tasks:
-        for algorithm in (TRPO(), RTRPO()):
+        for name in options.algorithms:
+            algorithm = ALGORITHMS[name]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 run = train(
                     task,
                     Watched.of(algorithm),
-                    collector=Steps(COPIES, 64),
-                    seeds=options.seeds,
-                    environment_steps=options.steps * COPIES // LEARNED,
+                    collector=Steps(copies, 64),
+                    seeds=seeds,
+                    environment_steps=options.steps * copies // LEARNED,
                     progress=False,
                 )
             accepted = run.curves["refused"] == 0
@@ -110,7 +120,7 @@ def main() -> None:
             rows.append(
                 (
                     task,
-                    "trpo" if algorithm.window == 1 else f"rtrpo, window {algorithm.window}",
+                    f"{name}, window {algorithm.window}",
                     f"{accepted.sum()} of {(run.curves['refused'] != SIGNAL).sum()}",
                     f"{np.median(seen):.2f}",
                     f"{np.median(fresh):.2f}",

@@ -156,17 +156,24 @@ def one_update(start: Slope, radius: float, old: Batch, newest: Batch):
     return update(algorithm, state, newest, KEY)
 
 
-def test_a_step_must_pass_on_the_newest_states_by_themselves():
-    """Nine newest states with a KL of k, and 180 old ones with none: the mean is k / 21."""
+@pytest.mark.parametrize("moved", [EPISODES, 5])
+def test_a_step_must_pass_on_the_newest_states_by_themselves(moved):
+    """`moved` of nine newest states have a KL of k, and 180 old ones none: of that mean and its
+    error, the window's have a twentieth."""
     start, radius = Slope(jnp.array(0.0)), 0.01
+    seen = np.arange(EPISODES) < moved
     newest = first_steps(seen_and_unseen(start, 1))
-    moved, info = one_update(start, radius, seen_and_unseen(start, 0), newest)
+    observations = newest.observations * seen[:, None, None]
+    newest = eqx.tree_at(lambda b: b.observations, newest, observations)
+    after, info = one_update(start, radius, seen_and_unseen(start, 0), newest)
     assert int(info.refused) == 0
-    np.testing.assert_allclose(info.kl, 0.5 * moved.policy.slope**2, rtol=1e-4)
-    assert 0.75 * radius < info.kl <= radius
+    k = 0.5 * float(after.policy.slope) ** 2
+    np.testing.assert_allclose(info.kl, k * seen.mean(), rtol=1e-4)
+    mean, error = seen.mean(), seen.std(ddof=1) / np.sqrt(EPISODES)
+    assert 0.9 * radius < k * max(mean, (mean + 2 * error) / 1.2) <= radius
 
 
-def test_three_standard_errors_between_trajectories_stay_within_one_and_a_half_radii():
+def test_three_standard_errors_between_trajectories_stay_within_the_slack():
     """Half of ten one-step episodes observe nothing: the mean KL is k / 2, and its error k / 6."""
     start, radius = Slope(jnp.array(0.0)), 0.01
     observations = np.arange(10)[:, None] < 5
@@ -175,8 +182,7 @@ def test_three_standard_errors_between_trajectories_stay_within_one_and_a_half_r
     algorithm = TRPO(advantages=PLAIN, target_kl=radius, shrink=0.97, backtracks=200)
     _, info = after_updates(algorithm, start, batch)
     assert int(info.refused) == 0
-    assert 0.75 * radius < 2 * info.kl / 1.5 <= radius
-    assert info.kl < 0.76 * radius
+    assert 0.9 * radius < 2 * info.kl / 1.2 <= radius
 
 
 def test_standard_errors_are_taken_between_trajectories():
@@ -233,7 +239,7 @@ def test_the_length_is_corrected_until_the_measured_divergence_is_the_radius(gue
     }
     for name, divergence in divergences.items():
         correct = lambda guess, d=divergence: corrected_length(d, guess, radius, jnp.inf)
-        assert 0.75 * radius <= divergence(computed(correct, guess)) <= radius, name
+        assert 0.9 * radius <= divergence(computed(correct, guess)) <= radius, name
     longest = lambda guess: corrected_length(divergences["quadratic"], guess, radius, 0.05)
     np.testing.assert_allclose(computed(longest, guess), 0.05, rtol=1e-6)
     # Beyond a length of 0.05 the policy has no divergence any more.
@@ -266,7 +272,7 @@ def test_a_step_must_pass_on_the_states_of_the_whole_window():
     mean = 5 * LONG * kl / count
     sums = np.concatenate([np.full(EPISODES, -mean), LONG * (kl * some[:, 0] - mean)])
     error = np.sqrt(18 / 17 * (sums**2).sum()) / count
-    assert 0.75 * radius < max(mean, (mean + 3 * error) / 1.5) <= radius
+    assert 0.9 * radius < max(mean, (mean + 3 * error) / 1.2) <= radius
 
 
 def test_a_step_must_improve_the_surrogate():
@@ -302,7 +308,7 @@ def test_the_radius_of_the_trust_region_decays():
         batch = batch_from(state.policy, seen, taken, actions)
         state, info = update(algorithm, state, batch, KEY)
         assert int(info.refused) == 0
-        assert 0.7 * radius / n < info.kl <= radius / n
+        assert 0.89 * radius / n < info.kl <= radius / n
 
 
 def test_a_minibatch_is_averaged_over_itself():

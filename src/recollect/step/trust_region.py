@@ -6,10 +6,11 @@ once over those of the newest batch, which the current policy visited itself, an
 of the whole window, which are more. A step must stay inside by both: the newest states alone are
 few, and the window alone has states that the policy has left behind.
 
-These are also the states that the direction was made from, and the KL is larger on others. So the
-mean over the window may be as large as the radius, but three standard errors more, taken between
-trajectories, no larger than one and a half. `benchmarks/trust_region.py` measures what that is
-worth on fresh states.
+Other trajectories have another mean, and few of them tell little of it: that of eight is off by a
+quarter on CartPole-v1. So a mean may be as large as the radius, but three standard errors more,
+taken between trajectories, no larger than 1.2 radii; for the newest, which the window holds as
+well, two more. `benchmarks/trust_region.py` measures what that is worth on fresh states: hardly a
+step in a hundred beyond 1.5 radii.
 
 How long a step may be is measured, not computed: the quadratic form of the Fisher matrix is off
 where it is damped, and where it was estimated from other states than the KL.
@@ -28,14 +29,17 @@ from recollect.policies import AbstractPolicy
 from recollect.step.solve import Solution
 
 MARGIN = 3.0
-"""Standard errors that the mean KL may be wrong by; one trajectory alone tells no error."""
-SLACK = 1.5
+"""Standard errors that the mean KL of the window may be wrong by: the 99 % quantile of Student's t
+distribution for eight trajectories. One alone tells no error."""
+NEWEST_MARGIN = 2.0
+"""The same for the mean of the newest batch."""
+SLACK = 1.2
 """How many radii the KL may be if the mean is wrong by so much."""
-AIM = 0.85
+AIM = 0.95
 """Share of the radius that a corrected length aims at."""
-ENOUGH = 0.75
+ENOUGH = 0.9
 """Share of the radius from which on a length is not corrected any more."""
-CORRECTIONS = 4
+CORRECTIONS = 6
 """How often the length is corrected at most."""
 LARGEST_CORRECTION = 10.0
 """By what a correction multiplies or divides the length at most."""
@@ -60,10 +64,19 @@ def divergence(window: Window, old: AbstractPolicy, new: AbstractPolicy) -> Floa
     """
     rows = window.rows
     kls = jax.vmap(lambda observation: old.kl(new, observation))(rows.observations[: window.bound])
-    newest, _ = rows.window(jnp.ones(1)).average(kls)
-    mean, error = window.average(kls)
-    largest = jnp.maximum(jnp.maximum(newest, mean), (mean + MARGIN * error) / SLACK)
+    newest = _with_margin(rows.window(jnp.ones(1)).average(kls), NEWEST_MARGIN)
+    whole = _with_margin(window.average(kls), MARGIN)
+    largest = jnp.maximum(newest, whole)
     return jnp.where(jnp.isnan(largest), jnp.inf, largest)
+
+
+def _with_margin(
+    average: tuple[Float[Array, ""], Float[Array, ""]], errors: float
+) -> Float[Array, ""]:
+    """What has to stay within the radius so that the mean does, and `errors` standard errors more
+    stay within the slack."""
+    mean, error = average
+    return jnp.maximum(mean, (mean + errors * error) / SLACK)
 
 
 def length_to_radius(solution: Solution, radius: Float[Array, ""] | float) -> Float[Array, ""]:
