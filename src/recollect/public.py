@@ -49,8 +49,15 @@ from recollect.estimate.fisher import (
 )
 from recollect.estimate.gradient import policy_gradient
 from recollect.estimate.shares import AbstractShares, Evidence, Uniform
+from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.rows import Rows, Window
-from recollect.memory.weights import AbstractWeightRule, OccupancyRatio, PolicyRatio, View
+from recollect.memory.weights import (
+    AbstractWeightRule,
+    OccupancyRatio,
+    PolicyRatio,
+    PowerMean,
+    View,
+)
 from recollect.policies import (
     AbstractPolicy,
     Gaussian,
@@ -120,12 +127,15 @@ __all__ = [
     "Gaussian",
     "Info",
     "InvertedPendulum",
+    "Mixture",
     "MountainCarContinuous",
     "Normaliser",
+    "OccupancyMixture",
     "OccupancyRatio",
     "Pendulum",
     "Policy",
     "PolicyRatio",
+    "PowerMean",
     "Preset",
     "Returns",
     "Rows",

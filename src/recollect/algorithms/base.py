@@ -191,7 +191,7 @@ def initial_state(
     return State(
         policy=policy,
         critic=critic,
-        history=History.empty(batch, capacity, algorithm.weights),
+        history=History.empty(batch, capacity, algorithm.weights, policy),
         iteration=jnp.zeros((), jnp.int32),
         own=own,
     )

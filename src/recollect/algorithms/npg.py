@@ -103,7 +103,7 @@ class NPG(AbstractAscent, AbstractNatural):
         own = NaturalState(
             optimizer=self.transformation().init(θ),
             direction=jnp.zeros_like(θ),
-            fisher_history=self.empty_fisher_history(batch),
+            fisher_history=self.empty_fisher_history(batch, policy),
         )
         return initial_state(self, policy, batch, key, self.capacity, own)
 

@@ -124,7 +124,7 @@ class TRPO(AbstractNatural):
         own = TrustRegionState(
             direction=jnp.zeros_like(flatten(policy)[0]),
             damping_scale=jnp.ones(()),
-            fisher_history=self.empty_fisher_history(batch),
+            fisher_history=self.empty_fisher_history(batch, policy),
         )
         return initial_state(self, policy, batch, key, self.capacity, own)
 
