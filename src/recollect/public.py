@@ -48,7 +48,13 @@ from recollect.estimate.fisher import (
     ScoreFisher,
 )
 from recollect.estimate.gradient import policy_gradient
-from recollect.estimate.shares import AbstractShares, Evidence, Uniform
+from recollect.estimate.shares import (
+    AbstractShares,
+    ByEffectiveSize,
+    Evidence,
+    Geometric,
+    Uniform,
+)
 from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.rows import Rows, Window
 from recollect.memory.weights import (
@@ -112,6 +118,7 @@ __all__ = [
     "AutoFisher",
     "Ball",
     "Box",
+    "ByEffectiveSize",
     "CartPole",
     "Cholesky",
     "ConjugateGradients",
@@ -125,6 +132,7 @@ __all__ = [
     "ExpectedFisher",
     "Fisher",
     "Gaussian",
+    "Geometric",
     "Info",
     "InvertedPendulum",
     "Mixture",

@@ -920,6 +920,62 @@ SHARES = [
     *_in(
         "test_rules",
         (
+            "geometric shares: the newest counts least",
+            "Geometric.__call__",
+            "self.factor ** jnp.arange",
+            "self.factor ** -jnp.arange",
+            "shares_by_age_and_by_effective_sample_size",
+        ),
+        (
+            "geometric shares: the first factor one age too early",
+            "Geometric.__call__",
+            "jnp.arange(len(evidence.rows))",
+            "jnp.maximum(jnp.arange(len(evidence.rows)), 1)",
+            "shares_by_age_and_by_effective_sample_size",
+        ),
+        (
+            "geometric shares: rows do not count",
+            "Geometric.__call__",
+            "evidence.rows * self",
+            "self",
+            "shares_by_age_and_by_effective_sample_size",
+        ),
+        (
+            "geometric shares: a batch that is not finite has one",
+            "Geometric.__call__",
+            "jnp.where(evidence.effective_sample_size > 0, discounted, 0)",
+            "discounted",
+            "shares_by_age_and_by_effective_sample_size",
+        ),
+        (
+            "shares by effective sample size: by rows instead",
+            "ByEffectiveSize.__call__",
+            "evidence.effective_sample_size",
+            "evidence.rows",
+            "shares_by_age_and_by_effective_sample_size",
+        ),
+        (
+            "shares are not divided by their sum",
+            "_normalised",
+            "amounts / positive(amounts.sum())",
+            "amounts",
+            "shares_by_age_and_by_effective_sample_size",
+        ),
+        (
+            "weights of ages without a share are left in place",
+            "Rows.window",
+            "view.mask & (view.shares[view.age] > 0)",
+            "view.mask",
+            "an_old_batch_whose_weights_overflow_has_no_share[rnpg]",
+        ),
+        (
+            "shares of another window are reported",
+            "describe",
+            "shares=window.shares",
+            "shares=start.rows.view.shares",
+            "another_factor_compiles_nothing_and_the_largest_is_uniform",
+        ),
+        (
             "a gradient without advantages",
             "policy_gradient",
             "window.coefficients() * advantages",
@@ -929,8 +985,8 @@ SHARES = [
         (
             "`Uniform` counts ages alike instead of rows",
             "Uniform.__call__",
-            "rows = evidence.rows",
-            "rows = (evidence.rows > 0).astype(evidence.rows.dtype)",
+            "evidence.rows",
+            "(evidence.rows > 0).astype(evidence.rows.dtype)",
             "the_gradient_is_the_sum_of_shares_times_gradients_of_ages[reshaped]",
         ),
         (

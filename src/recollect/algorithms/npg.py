@@ -138,7 +138,7 @@ class NPG(AbstractAscent, AbstractNatural):
             damping=jnp.asarray(self.damping),
             step_length=None if bounded is None else bounded.length,
         )
-        info = describe(start, policy, estimates, refused, measured)
+        info = describe(start, window, policy, estimates, refused, measured)
         own = NaturalState(
             optimizer=optimizer,
             direction=direction,

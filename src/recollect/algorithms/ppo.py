@@ -54,7 +54,7 @@ class ClipInfo(eqx.Module):
     """Minibatch steps, fewer than planned if the update stopped early."""
     clip_fraction_by_age: Float[Array, " age"]
     """Share of transitions of each age that the clip takes out of the gradient, at the end of the
-    update."""
+    update; 0 for ages that had no share in it."""
 
 
 class PPO(AbstractAscent):
@@ -166,7 +166,7 @@ class PPO(AbstractAscent):
             gradient_steps=steps,
             clip_fraction_by_age=self._clip_fraction_by_age(policy, window, advantages),
         )
-        info = describe(start, policy, estimates, refused, measured)
+        info = describe(start, window, policy, estimates, refused, measured)
         return finish(start, refused, policy=policy, critic=critic, own=own), info
 
     def _ratios(self, policy: AbstractPolicy, window: Window, indices: Indices):
@@ -213,7 +213,7 @@ class PPO(AbstractAscent):
     ) -> Float[Array, " age"]:
         rows = window.rows
         out = clipped(*self._ratios(policy, window, slice(None)), advantages, self.clip)
-        counted = (out & (rows.state_weights > 0)).astype(advantages.dtype)
+        counted = (out & (window.state_weights > 0)).astype(advantages.dtype)
         by_age = rows.packing.unpack(counted).sum((1, 2))
         return by_age / jnp.maximum(rows.packing.counts, 1)
 

@@ -176,7 +176,7 @@ class TRPO(AbstractNatural):
             backtracks=search.backtracks,
             step_length=search.length,
         )
-        info = describe(start, policy, estimates, refused, measured)
+        info = describe(start, window, policy, estimates, refused, measured)
         own = TrustRegionState(
             direction=direction,
             damping_scale=(state.own.damping_scale * factor).clip(1.0, DAMPING_MOST),

@@ -31,7 +31,7 @@ from recollect.estimate.advantages import (
     VTrace,
 )
 from recollect.estimate.fisher import AbstractFisherKind, AutoFisher, ExpectedFisher, ScoreFisher
-from recollect.estimate.shares import AbstractShares, Uniform
+from recollect.estimate.shares import AbstractShares, ByEffectiveSize, Geometric, Uniform
 from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.weights import (
     AbstractWeightRule,
@@ -82,8 +82,9 @@ KINDS = {
     ),
     "shares": Kind(
         AbstractShares,
-        {"uniform": Uniform},
-        "How much each age of the window contributes: uniform, uniform:4 for the newest 4.",
+        {"uniform": Uniform, "geometric": Geometric, "effective": ByEffectiveSize},
+        "How much each age of the window contributes: uniform, uniform:4 for the newest 4, "
+        "geometric:FACTOR, effective (by effective sample size).",
     ),
     "fisher": Kind(
         AbstractFisherKind,

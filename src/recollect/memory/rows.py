@@ -127,11 +127,13 @@ class Rows(eqx.Module):
         """The newest batches, as many as there are shares, each age counting by its share."""
         older = len(self.packing.counts) - len(shares)
         view = dataclasses.replace(self.view, shares=jnp.pad(shares, (0, older)))
+        # An age without a share may hold weights that are not finite.
+        counts = view.mask & (view.shares[view.age] > 0)
         return Window(
             rows=self,
             shares=shares,
-            weights=where_mask(view.mask, self.rule.weights(view)),
-            occupancy_ratio=where_mask(view.mask, self.rule.occupancy_ratio(view)),
+            weights=where_mask(counts, self.rule.weights(view)),
+            occupancy_ratio=where_mask(counts, self.rule.occupancy_ratio(view)),
         )
 
 
@@ -146,9 +148,9 @@ class Window(eqx.Module):
     shares: Float[Array, " age"]
     """α by age; they sum to one."""
     weights: Float[Array, " row"]
-    """ω for the mean with these shares, zero in padding."""
+    """ω for the mean with these shares; zero in padding, and in ages without a share."""
     occupancy_ratio: Float[Array, " row"]
-    """The part of ω that is about states, d^π(s) / d^μ(s); zero in padding."""
+    """The part of ω that is about states, d^π(s) / d^μ(s); zero in the same rows."""
 
     @property
     def bound(self) -> int:
