@@ -105,5 +105,5 @@ class VMPO(rc.AbstractAlgorithm):
         failures = [(BATCH, ~start.usable), (PARAMETERS, ~all_finite(new))]
         (policy, own), refused = keep_or_revert((state.policy, state.own), new, failures)
         measured = VMPOInfo(jnp.exp(own.log_temperature), jnp.exp(own.log_multiplier))
-        info = describe(start, policy, estimates, refused, measured)
+        info = describe(start, window, policy, estimates, refused, measured)
         return finish(start, refused, policy=policy, critic=critic, own=own), info

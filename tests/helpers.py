@@ -71,7 +71,7 @@ def window_of(rows: Rows, ages: int) -> Window:
 
 def history_from(policies, batches, rule=PolicyRatio(), capacity: int | None = None) -> History:
     """A history of batches, each collected by the policy of its place."""
-    history = History.empty(batches[0], capacity or len(batches), rule)
+    history = History.empty(batches[0], capacity or len(batches), rule, policies[0])
     for policy, batch in zip(policies, batches, strict=True):
         history, _ = history.push(batch, policy, rule)
     return history

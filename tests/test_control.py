@@ -20,6 +20,7 @@ from recollect.batch import Batch
 from recollect.collect.compiled import Episodes, Steps
 from recollect.estimate.advantages import Returns
 from recollect.estimate.critic import Critic
+from recollect.memory.mixture import Mixture
 
 KEY = jax.random.key(0)
 POLICY = random_policy(KEY)
@@ -122,3 +123,11 @@ def test_the_control_has_the_settings_of_what_it_controls():
 def test_examples():
     assert doctest.testmod(control).failed == 0
     assert doctest.testmod(control).attempted > 3
+
+
+def test_copies_of_the_newest_batch_are_a_mixture_of_one_policy():
+    copies = equal_steps_control(dataclasses.replace(RPPO_3, weights=Mixture()))
+    *_, (_, before, _), (_, info, batch) = updates(copies, Episodes(3), 4)
+    assert before.kl > 1e-5
+    np.testing.assert_allclose(info.max_weight, 1, rtol=1e-5)
+    np.testing.assert_allclose(info.ess_by_age, np.full(3, batch.mask.sum()), rtol=1e-5)

@@ -9,10 +9,12 @@ from helpers import ENV, batch_of, history_from, random_policy, window_of
 
 from recollect.collect.compiled import Draws
 from recollect.envs import LQC, garnet
+from recollect.memory.mixture import Mixture
 from recollect.memory.rows import recall as _recall
 from recollect.memory.weights import (
     OccupancyRatio,
     PolicyRatio,
+    PowerMean,
     View,
     effective_sample_size,
 )
@@ -37,14 +39,21 @@ def view_of(log_ratio):
         log_ratio=log_ratio,
         age=age,
         mask=real,
+        shares=jnp.ones(1),
         memory=None,
     )
 
 
 @pytest.mark.parametrize(
     "rule",
-    [PolicyRatio(), PolicyRatio(truncate=2.0), PolicyRatio(self_normalise=True)],
-    ids=["plain", "truncated", "normalised"],
+    [
+        PolicyRatio(),
+        PolicyRatio(truncate=2.0),
+        PolicyRatio(self_normalise=True),
+        PowerMean(0.3),
+        Mixture(),
+    ],
+    ids=["plain", "truncated", "normalised", "power", "mixture"],
 )
 def test_an_unchanged_policy_has_weights_of_one(rule):
     policy = random_policy(KEY)
@@ -114,6 +123,18 @@ def test_truncation_and_self_normalisation():
         5 + np.exp(-1) / 2,
         rtol=1e-6,
     )
+
+
+def test_the_power_mean_lies_between_the_ratio_and_one():
+    log_ratio = jnp.array([jnp.log(4.0), 0.0, -1.0, 500.0, -500.0])
+    weigh = lambda mix: np.asarray(PowerMean(mix).weights(view_of(log_ratio)))
+    ω = np.array([4.0, 1.0, np.exp(-1)])
+    np.testing.assert_allclose(weigh(0.2)[:3], ω / (0.2 * ω + 0.8), rtol=1e-5)
+    np.testing.assert_allclose(weigh(0.2)[3:], [5, 0], atol=1e-5)
+    np.testing.assert_allclose(weigh(0.0)[:3], ω, rtol=1e-5)
+    np.testing.assert_allclose(weigh(1.0), 1, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"mix=1.5 is out of range; give the share"):
+        PowerMean(1.5)
 
 
 def test_extreme_ratios_stay_finite_under_truncation_and_padding():

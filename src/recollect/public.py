@@ -51,9 +51,22 @@ from recollect.estimate.fisher import (
     ScoreFisher,
 )
 from recollect.estimate.gradient import policy_gradient
-from recollect.estimate.shares import AbstractShares, Evidence, Uniform
+from recollect.estimate.shares import (
+    AbstractShares,
+    ByEffectiveSize,
+    Evidence,
+    Geometric,
+    Uniform,
+)
+from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.rows import Rows, Window
-from recollect.memory.weights import AbstractWeightRule, OccupancyRatio, PolicyRatio, View
+from recollect.memory.weights import (
+    AbstractWeightRule,
+    OccupancyRatio,
+    PolicyRatio,
+    PowerMean,
+    View,
+)
 from recollect.policies import (
     AbstractPolicy,
     Gaussian,
@@ -111,6 +124,7 @@ __all__ = [
     "AutoFisher",
     "Ball",
     "Box",
+    "ByEffectiveSize",
     "CartPole",
     "Checkpoint",
     "Cholesky",
@@ -127,15 +141,19 @@ __all__ = [
     "ExpectedFisher",
     "Fisher",
     "Gaussian",
+    "Geometric",
     "Info",
     "InvertedPendulum",
     "Logger",
+    "Mixture",
     "MountainCarContinuous",
     "Normaliser",
+    "OccupancyMixture",
     "OccupancyRatio",
     "Pendulum",
     "Policy",
     "PolicyRatio",
+    "PowerMean",
     "Preset",
     "Returns",
     "Rows",

@@ -74,7 +74,7 @@ class Info(eqx.Module):
         >>> import dataclasses
         >>> import recollect as rc
         >>> [field.name for field in dataclasses.fields(rc.Info)][:5]
-        ['refused', 'ess', 'ess_by_age', 'max_weight', 'kl']
+        ['refused', 'ess', 'ess_by_age', 'shares', 'max_weight']
     """
 
     refused: Int[Array, ""]
@@ -83,6 +83,8 @@ class Info(eqx.Module):
     """Effective sample size of all weights of the ages in use."""
     ess_by_age: Float[Array, " age"]
     """The same for each age, newest batch first."""
+    shares: Float[Array, " age"]
+    """How much each age of the window contributed; they sum to one."""
     max_weight: Float[Array, ""]
     kl: Float[Array, ""]
     """Mean KL(old ‖ new) over the states of the newest batch."""
@@ -191,7 +193,7 @@ def initial_state(
     return State(
         policy=policy,
         critic=critic,
-        history=History.empty(batch, capacity, algorithm.weights),
+        history=History.empty(batch, capacity, algorithm.weights, policy),
         iteration=jnp.zeros((), jnp.int32),
         own=own,
     )
@@ -358,6 +360,7 @@ def common_failures(usable, gradient, direction, policy) -> list[tuple[int, Bool
 
 def describe(
     start: UpdateStart,
+    window: Window,
     new: AbstractPolicy,
     estimates: Estimates,
     refused: Int[Array, ""],
@@ -367,6 +370,7 @@ def describe(
 
     Args:
         start: where it started; the newest batch of its history is the one it was made with.
+        window: of the gradient, with the shares of its ages.
         new: the policy after it.
         estimates: of the advantages.
         refused: why it was refused, or 0.
@@ -381,6 +385,7 @@ def describe(
         refused=refused,
         ess=ess,
         ess_by_age=ess_by_age,
+        shares=window.shares,
         max_weight=start.rows.weights.max(),
         kl=_mean_kl(start.reference, new, newest),
         explained_variance=explained,

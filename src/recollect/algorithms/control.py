@@ -9,10 +9,9 @@ move the policy once an update whatever the window; only their critic can take m
 import dataclasses
 from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from recollect.algorithms.base import AbstractAlgorithm
 from recollect.algorithms.natural import AbstractNatural
@@ -41,16 +40,11 @@ class NewestRepeated(AbstractAlgorithm):
         return self.algorithm.init(policy, batch, key)
 
     def update(self, state, rollout, key):
-        pushed, _ = state.history.push(rollout.batch, state.policy, self.weights)
+        push = lambda _, history: history.push(rollout.batch, state.policy, self.weights)[0]
         # The update itself pushes the batch once more: one copy fewer is needed here.
-        filled = jnp.arange(self.window) < state.iteration
-
-        def copies(x):
-            inside = filled.reshape(-1, *[1] * (x.ndim - 1))
-            return jnp.where(inside, x[:1], jnp.zeros_like(x))
-
-        repeated = eqx.tree_at(lambda s: s.history, state, jax.tree.map(copies, pushed))
-        return self.algorithm.update(repeated, rollout, key)
+        copies = lax.fori_loop(0, self.window - 1, push, state.history)
+        repeated = copies.without(jnp.arange(self.window) >= state.iteration)
+        return self.algorithm.update(dataclasses.replace(state, history=repeated), rollout, key)
 
 
 def without_reuse(algorithm: AbstractAlgorithm) -> AbstractAlgorithm:

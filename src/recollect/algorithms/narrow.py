@@ -4,6 +4,8 @@ How many batches are stored is a shape; how many of them count may change from o
 the next without a new compilation. Where that number is known before anything is weighed, the
 update is compiled for histories of 1, 2, 4, … batches, and the shortest that holds the ages in use
 runs: at most twice the rows of a window of just that length, for log₂ K programs instead of one.
+(A weight rule whose memory of old batches changes with every new one needs them all, and so the
+longest program.)
 """
 
 from typing import Any
@@ -25,7 +27,7 @@ def narrow_update(
     """`algorithm.update`, computed on no more than twice the batches that are in use."""
     used = algorithm.shares.ages_in_use()
     capacity = len(state.history.batches.mask)
-    if used is None or capacity == 1:
+    if used is None or capacity == 1 or algorithm.weights.remembers_across_batches:
         return algorithm.update(state, rollout, key)
     like = eqx.filter_eval_shape(algorithm.update, state, rollout, key)[1]
     rest = eqx.filter(state, eqx.is_array, inverse=True)

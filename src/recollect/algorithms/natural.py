@@ -56,11 +56,11 @@ class AbstractNatural(AbstractAlgorithm):
         """Batches that the history has to hold."""
         return self.window if self.independent_fisher else max(self.windows)
 
-    def empty_fisher_history(self, batch: Batch) -> History | None:
+    def empty_fisher_history(self, batch: Batch, policy: AbstractPolicy) -> History | None:
         """Room for independent batches, if they are asked for."""
         if not self.independent_fisher:
             return None
-        return History.empty(batch, self.windows[1], self.weights)
+        return History.empty(batch, self.windows[1], self.weights, policy)
 
 
 class FisherEstimate(eqx.Module):

@@ -103,7 +103,7 @@ class NPG(AbstractAscent, AbstractNatural):
         own = NaturalState(
             optimizer=self.transformation().init(θ),
             direction=jnp.zeros_like(θ),
-            fisher_history=self.empty_fisher_history(batch),
+            fisher_history=self.empty_fisher_history(batch, policy),
         )
         return initial_state(self, policy, batch, key, self.capacity, own)
 
@@ -138,7 +138,7 @@ class NPG(AbstractAscent, AbstractNatural):
             damping=jnp.asarray(self.damping),
             step_length=None if bounded is None else bounded.length,
         )
-        info = describe(start, policy, estimates, refused, measured)
+        info = describe(start, window, policy, estimates, refused, measured)
         own = NaturalState(
             optimizer=optimizer,
             direction=direction,

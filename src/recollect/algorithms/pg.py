@@ -75,7 +75,7 @@ class PG(AbstractAscent):
 
         norm = jnp.linalg.norm(gradient)
         measured = GradientInfo(gradient_norm=norm, direction_norm=norm)
-        info = describe(start, policy, estimates, refused, measured)
+        info = describe(start, window, policy, estimates, refused, measured)
         return finish(start, refused, policy=policy, critic=critic, own=own), info
 
 

@@ -32,7 +32,7 @@ from recollect.algorithms.pg import AscentState
 from recollect.checks import check_count, check_number
 from recollect.estimate.gradient import policy_gradient
 from recollect.keys import stream
-from recollect.memory.rows import Rows
+from recollect.memory.rows import Window
 from recollect.memory.weights import positive
 from recollect.minibatches import Indices, sweep
 from recollect.policies import AbstractPolicy
@@ -54,7 +54,7 @@ class ClipInfo(eqx.Module):
     """Minibatch steps, fewer than planned if the update stopped early."""
     clip_fraction_by_age: Float[Array, " age"]
     """Share of transitions of each age that the clip takes out of the gradient, at the end of the
-    update."""
+    update; 0 for ages that had no share in it."""
 
 
 class PPO(AbstractAscent):
@@ -131,7 +131,7 @@ class PPO(AbstractAscent):
             θ, optimizer, steps, _ = carry
             weights = jnp.where(real, state_weights[indices], 0)
             surrogate = lambda θ: self._surrogate(
-                unflatten(θ), start, advantages, indices, weights, coverage
+                unflatten(θ), start, window, advantages, indices, weights, coverage
             )
             slope, kl = jax.grad(surrogate, has_aux=True)(θ)
             slope = slope * jnp.minimum(1, self.max_gradient_norm / positive(norm(slope)))
@@ -164,17 +164,18 @@ class PPO(AbstractAscent):
             gradient_norm=norm(gradient),
             direction_norm=norm(end - θ),
             gradient_steps=steps,
-            clip_fraction_by_age=self._clip_fraction_by_age(policy, start.rows, advantages),
+            clip_fraction_by_age=self._clip_fraction_by_age(policy, window, advantages),
         )
-        info = describe(start, policy, estimates, refused, measured)
+        info = describe(start, window, policy, estimates, refused, measured)
         return finish(start, refused, policy=policy, critic=critic, own=own), info
 
-    def _ratios(self, policy: AbstractPolicy, rows: Rows, indices: Indices):
+    def _ratios(self, policy: AbstractPolicy, window: Window, indices: Indices):
         """π / μ, with any truncation of the weights that the update began with; and the clip's
         centre."""
+        rows = window.rows
         log_prob = jax.vmap(policy.log_prob)
         log_probs = log_prob(rows.observations[indices], rows.actions[indices])
-        weights = rows.weights[indices]
+        weights = window.weights[indices]
         centre = jnp.ones_like(weights) if self.clip_centre == "one" else weights
         return weights * jnp.exp(log_probs - rows.log_probs[indices]), centre
 
@@ -182,6 +183,7 @@ class PPO(AbstractAscent):
         self,
         policy: AbstractPolicy,
         start: UpdateStart,
+        window: Window,
         advantages: Float[Array, " row"],
         indices: Indices,
         state_weights: Float[Array, " sample"],
@@ -189,12 +191,12 @@ class PPO(AbstractAscent):
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """What a minibatch step ascends, and the mean KL from the policy that the update began
         with."""
-        rows = start.rows
-        ratio, centre = self._ratios(policy, rows, indices)
+        rows = window.rows
+        ratio, centre = self._ratios(policy, window, indices)
         terms = clipped_surrogate(ratio, centre, advantages[indices], self.clip)
         observations = rows.observations[indices]
         mean = lambda values: jnp.sum(state_weights * values) / positive(state_weights.sum())
-        denominator = rows.rule.denominator(rows.weights[indices], state_weights)
+        denominator = rows.rule.denominator(window.weights[indices], state_weights)
         surrogate = jnp.sum(state_weights * terms) / denominator * coverage
         bonus = lax.cond(
             self.entropy > 0,
@@ -207,10 +209,11 @@ class PPO(AbstractAscent):
         return self.scaled(surrogate) + bonus, kl
 
     def _clip_fraction_by_age(
-        self, policy: AbstractPolicy, rows: Rows, advantages: Float[Array, " row"]
+        self, policy: AbstractPolicy, window: Window, advantages: Float[Array, " row"]
     ) -> Float[Array, " age"]:
-        out = clipped(*self._ratios(policy, rows, slice(None)), advantages, self.clip)
-        counted = (out & (rows.state_weights > 0)).astype(advantages.dtype)
+        rows = window.rows
+        out = clipped(*self._ratios(policy, window, slice(None)), advantages, self.clip)
+        counted = (out & (window.state_weights > 0)).astype(advantages.dtype)
         by_age = rows.packing.unpack(counted).sum((1, 2))
         return by_age / jnp.maximum(rows.packing.counts, 1)
 

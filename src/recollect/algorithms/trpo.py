@@ -124,7 +124,7 @@ class TRPO(AbstractNatural):
         own = TrustRegionState(
             direction=jnp.zeros_like(flatten(policy)[0]),
             damping_scale=jnp.ones(()),
-            fisher_history=self.empty_fisher_history(batch),
+            fisher_history=self.empty_fisher_history(batch, policy),
         )
         return initial_state(self, policy, batch, key, self.capacity, own)
 
@@ -176,7 +176,7 @@ class TRPO(AbstractNatural):
             backtracks=search.backtracks,
             step_length=search.length,
         )
-        info = describe(start, policy, estimates, refused, measured)
+        info = describe(start, window, policy, estimates, refused, measured)
         own = TrustRegionState(
             direction=direction,
             damping_scale=(state.own.damping_scale * factor).clip(1.0, DAMPING_MOST),

@@ -31,8 +31,14 @@ from recollect.estimate.advantages import (
     VTrace,
 )
 from recollect.estimate.fisher import AbstractFisherKind, AutoFisher, ExpectedFisher, ScoreFisher
-from recollect.estimate.shares import AbstractShares, Uniform
-from recollect.memory.weights import WEIGHT_RULES, AbstractWeightRule
+from recollect.estimate.shares import AbstractShares, ByEffectiveSize, Geometric, Uniform
+from recollect.memory.mixture import Mixture, OccupancyMixture
+from recollect.memory.weights import (
+    AbstractWeightRule,
+    OccupancyRatio,
+    PolicyRatio,
+    PowerMean,
+)
 from recollect.step.project import AbstractProjection, Ball, Box, Simplex, Unconstrained
 from recollect.step.solve import (
     AbstractSolver,
@@ -64,13 +70,21 @@ KINDS = {
     ),
     "weights": Kind(
         AbstractWeightRule,
-        {str(name): rule for name, rule in WEIGHT_RULES.items()},
-        "How old transitions are weighed: policy or occupancy, policy:2 truncated at 2.",
+        {
+            "policy": PolicyRatio,
+            "mixture": Mixture,
+            "power": PowerMean,
+            "occupancy": OccupancyRatio,
+            "occupancy-mixture": OccupancyMixture,
+        },
+        "How old transitions are weighed: policy, policy:2 truncated at 2, mixture of all policies "
+        "in the window, power:MIX; occupancy or occupancy-mixture where the environment knows it.",
     ),
     "shares": Kind(
         AbstractShares,
-        {"uniform": Uniform},
-        "How much each age of the window contributes: uniform, uniform:4 for the newest 4.",
+        {"uniform": Uniform, "geometric": Geometric, "effective": ByEffectiveSize},
+        "How much each age of the window contributes: uniform, uniform:4 for the newest 4, "
+        "geometric:FACTOR, effective (by effective sample size).",
     ),
     "fisher": Kind(
         AbstractFisherKind,

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from recollect.checks import check_number
 from recollect.estimate.gradient import gradient_by_age
 from recollect.memory.rows import Rows, weight_by_age
+from recollect.memory.weights import positive
 from recollect.settings import Settings
 
 
@@ -44,14 +45,17 @@ class AbstractShares(Settings, eqx.Module):
     """How the shares of the ages are chosen.
 
     Example:
-        In proportion to the effective sample size of each age.
+        Half for the newest batch, half for all others together.
 
+        >>> import jax.numpy as jnp
         >>> import recollect as rc
-        >>> class Effective(rc.AbstractShares):
+        >>> class Halves(rc.AbstractShares):
         ...     def __call__(self, evidence):
-        ...         return evidence.effective_sample_size / evidence.effective_sample_size.sum()
-        >>> rc.RNPG(window=4, shares=Effective()).shares
-        Effective()
+        ...         newest = jnp.arange(len(evidence.rows)) == 0
+        ...         older = jnp.where(newest, 0, evidence.rows)
+        ...         return jnp.where(newest, 0.5, 0.5 * older / older.sum())
+        >>> rc.RNPG(window=4, shares=Halves()).shares
+        Halves()
     """
 
     @abc.abstractmethod
@@ -93,8 +97,61 @@ class Uniform(AbstractShares):
         return self.newest
 
     def __call__(self, evidence):
-        rows = evidence.rows
-        return rows / jnp.maximum(rows.sum(), jnp.finfo(rows.dtype).tiny)
+        return _normalised(evidence.rows)
+
+
+class Geometric(AbstractShares):
+    """A row counts by a constant factor less for every update that it is older: α_j ∝ q^j S_j.
+
+    Between no reuse, as q → 0, and the paper's window, q = 1. A batch whose weights are not finite,
+    or all zero, has no share.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> rows = jnp.array([4.0, 4.0, 8.0])
+        >>> evidence = rc.Evidence(rows, rows, gradients=lambda: jnp.zeros((3, 6)))
+        >>> rc.Geometric(0.5)(evidence).tolist()
+        [0.5, 0.25, 0.25]
+    """
+
+    factor: float = 0.8
+    """q, above 0 and at most 1. Another number compiles nothing anew."""
+
+    def __check_init__(self):
+        remedy = "give a number above 0 and at most 1"
+        check_number("factor", self.factor, low=0, high=1, open_low=True, remedy=remedy)
+
+    def __call__(self, evidence):
+        discounted = evidence.rows * self.factor ** jnp.arange(len(evidence.rows))
+        return _normalised(jnp.where(evidence.effective_sample_size > 0, discounted, 0))
+
+
+class ByEffectiveSize(AbstractShares):
+    """An age counts by what its rows are worth under the current policy: α_j ∝ ESS_j.
+
+    If the estimate from age j alone has a variance in proportion to 1/ESS_j, and all have the same
+    mean, no other shares have less variance. A batch whose weights are not finite has no share.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import recollect as rc
+        >>> evidence = rc.Evidence(
+        ...     rows=jnp.array([4.0, 4.0]),
+        ...     effective_sample_size=jnp.array([3.0, 1.0]),
+        ...     gradients=lambda: jnp.zeros((2, 6)),
+        ... )
+        >>> rc.ByEffectiveSize()(evidence).tolist()
+        [0.75, 0.25]
+    """
+
+    def __call__(self, evidence):
+        return _normalised(evidence.effective_sample_size)
+
+
+def _normalised(amounts: Float[Array, " age"]) -> Float[Array, " age"]:
+    """The amounts over their sum; zeros, if there is nothing."""
+    return amounts / positive(amounts.sum())
 
 
 def evidence_of(rows: Rows, ages: int, advantages: Float[Array, " newest"] | None) -> Evidence:

@@ -30,10 +30,12 @@ class History(eqx.Module):
     """The rule's own part."""
 
     @classmethod
-    def empty(cls, batch: Batch, window: int, rule: AbstractWeightRule) -> "History":
-        """Room for `window` batches shaped like `batch`."""
+    def empty(
+        cls, batch: Batch, window: int, rule: AbstractWeightRule, policy: AbstractPolicy
+    ) -> "History":
+        """Room for `window` batches shaped like `batch`, collected by policies like `policy`."""
         batches = jax.tree.map(lambda x: jnp.zeros((window, *x.shape), x.dtype), batch)
-        return cls(batches=batches, memory=rule.init(batches))
+        return cls(batches=batches, memory=rule.init(batches, policy))
 
     def push(
         self, batch: Batch, policy: AbstractPolicy, rule: AbstractWeightRule

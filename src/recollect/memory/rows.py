@@ -9,6 +9,8 @@ A history of no more than one chunk (`CHUNK` rows) is only reshaped. A longer on
 transitions first, then padding, so that work which goes chunk by chunk stops where the data stops.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -84,25 +86,37 @@ class Rows(eqx.Module):
     """All stored transitions, with scores and importance weights under the current policy."""
 
     packing: Packing
-    policy: AbstractPolicy
-    """The current one."""
-    observations: Float[Array, "row ..."]
-    actions: Shaped[Array, "row ..."]
+    view: View
+    """What the weight rule sees of them, each age with its share of all rows."""
     scores: AbstractScores
     log_probs: Float[Array, " row"]
     """log π(a|s) under the current policy."""
-    log_ratio: Float[Array, " row"]
-    """log π(a|s) / μ(a|s), where μ is the policy that acted; zero in padding."""
     weights: Float[Array, " row"]
-    """ω, zero in padding."""
-    occupancy_ratio: Float[Array, " row"]
-    """The part of ω that is about states, d^π(s) / d^μ(s); zero in padding."""
+    """ω for the mean over all rows, zero in padding."""
     state_weights: Float[Array, " row"]
     """1 for a transition (γ^t if states are discounted), 0 for padding."""
     absorbed: Float[Array, " age"] | None
     """By age, the weight of the time after an ending, when no action matters any more; None if it
     does not count."""
     rule: AbstractWeightRule
+
+    @property
+    def policy(self) -> AbstractPolicy:
+        """The current one."""
+        return self.view.policy
+
+    @property
+    def observations(self) -> Float[Array, "row ..."]:
+        return self.view.observations
+
+    @property
+    def actions(self) -> Shaped[Array, "row ..."]:
+        return self.view.actions
+
+    @property
+    def log_ratio(self) -> Float[Array, " row"]:
+        """log π(a|s) / μ(a|s), where μ is the policy that acted; zero in padding."""
+        return self.view.log_ratio
 
     def effective_sample_size(self) -> tuple[Float[Array, ""], Float[Array, " age"]]:
         """Of all rows, and of the rows of each age."""
@@ -111,7 +125,16 @@ class Rows(eqx.Module):
 
     def window(self, shares: Float[Array, " age"]) -> "Window":
         """The newest batches, as many as there are shares, each age counting by its share."""
-        return Window(rows=self, shares=shares)
+        older = len(self.packing.counts) - len(shares)
+        view = dataclasses.replace(self.view, shares=jnp.pad(shares, (0, older)))
+        # An age without a share may hold weights that are not finite.
+        counts = view.mask & (view.shares[view.age] > 0)
+        return Window(
+            rows=self,
+            shares=shares,
+            weights=where_mask(counts, self.rule.weights(view)),
+            occupancy_ratio=where_mask(counts, self.rule.occupancy_ratio(view)),
+        )
 
 
 class Window(eqx.Module):
@@ -124,6 +147,10 @@ class Window(eqx.Module):
     rows: Rows
     shares: Float[Array, " age"]
     """α by age; they sum to one."""
+    weights: Float[Array, " row"]
+    """ω for the mean with these shares; zero in padding, and in ages without a share."""
+    occupancy_ratio: Float[Array, " row"]
+    """The part of ω that is about states, d^π(s) / d^μ(s); zero in the same rows."""
 
     @property
     def bound(self) -> int:
@@ -150,12 +177,12 @@ class Window(eqx.Module):
 
         Time after an ending counts with f = 0.
         """
-        return self._coefficients(self.rows.weights)
+        return self._coefficients(self.weights)
 
     def state_coefficients(self) -> Float[Array, " newest"]:
         """The same for functions of the state alone, which no ratio of action probabilities
         concerns."""
-        return self._coefficients(self.rows.occupancy_ratio)
+        return self._coefficients(self.occupancy_ratio)
 
     def coverage(self) -> Float[Array, ""]:
         """The part of the window's weight that transitions have, and not the time after endings."""
@@ -197,8 +224,16 @@ def weight_by_age(rows: Rows) -> Float[Array, " age"]:
 
     Where states are not discounted it is the number of transitions.
     """
-    transitions = rows.packing.unpack(rows.state_weights).sum((1, 2))
-    return transitions if rows.absorbed is None else transitions + rows.absorbed
+    return _weight_by_age(rows.packing, rows.state_weights, rows.absorbed)
+
+
+def _weight_by_age(
+    packing: Packing,
+    state_weights: Float[Array, " row"],
+    absorbed: Float[Array, " age"] | None,
+) -> Float[Array, " age"]:
+    transitions = packing.unpack(state_weights).sum((1, 2))
+    return transitions if absorbed is None else transitions + absorbed
 
 
 def recall(
@@ -227,6 +262,10 @@ def recall(
     actions = stand_in(batch.actions)
     log_probs, scores = score_matrix(policy, observations, actions)
     log_ratio = where_mask(mask, log_probs - batch.log_probs)
+    state_weights = mask if discount is None else mask * discount**batch.times
+    state_weights = state_weights.astype(log_ratio.dtype)
+    absorbed = _absorbed(batches, discount)
+    by_age = _weight_by_age(packing, state_weights, absorbed)
     view = View(
         policy=policy,
         observations=observations,
@@ -234,21 +273,17 @@ def recall(
         log_ratio=log_ratio,
         age=packing.ages(),
         mask=mask,
-        memory=jax.tree.map(packing.rows, history.memory),
+        shares=by_age / positive(by_age.sum()),
+        memory=jax.tree.map(packing.rows, rule.by_transition(history.memory)),
     )
-    state_weights = mask if discount is None else mask * discount**batch.times
     return Rows(
         packing=packing,
-        policy=policy,
-        observations=observations,
-        actions=actions,
+        view=view,
         scores=scores,
         log_probs=log_probs,
-        log_ratio=log_ratio,
         weights=where_mask(mask, rule.weights(view)),
-        occupancy_ratio=where_mask(mask, rule.occupancy_ratio(view)),
-        state_weights=state_weights.astype(log_ratio.dtype),
-        absorbed=_absorbed(batches, discount),
+        state_weights=state_weights,
+        absorbed=absorbed,
         rule=rule,
     )
 

@@ -33,6 +33,7 @@ class View(eqx.Module):
         ...     log_ratio=jnp.array([0.0, 1.5]),
         ...     age=jnp.array([0, 1]),
         ...     mask=jnp.array([True, True]),
+        ...     shares=jnp.array([0.5, 0.5]),
         ...     memory=None,
         ... )
         >>> rc.PolicyRatio(truncate=2.0).weights(view).round(3).tolist()
@@ -49,6 +50,8 @@ class View(eqx.Module):
     """Updates since the batch of a row arrived."""
     mask: Bool[Array, " row"]
     """False in padding, whose weight has no meaning."""
+    shares: Float[Array, " age"]
+    """α: how much each age contributes to the mean that the weights are for."""
     memory: Any
     """What the rule remembered, with rows in place of the axes window, episode, time."""
 
@@ -71,16 +74,17 @@ class AbstractWeightRule(Settings, eqx.Module):
         NoCorrection()
     """
 
-    def init(self, batches: Batch) -> Any:
+    def init(self, batches: Batch, policy: AbstractPolicy) -> Any:
         """What is remembered beside an empty history.
 
         Args:
             batches: the stored batches; all arrays begin with the axes window, episode, time.
+            policy: shows the shapes of those to come; what it holds is not used.
 
         Returns:
-            A pytree of arrays that begin with the same axes; nothing by default.
+            A pytree of arrays that begin with the axis window; nothing by default.
         """
-        del batches
+        del batches, policy
         return None
 
     def remember(self, memory: Any, batches: Batch, policy: AbstractPolicy) -> Any:
@@ -96,6 +100,25 @@ class AbstractWeightRule(Settings, eqx.Module):
         """
         del batches, policy
         return memory
+
+    def by_transition(self, memory: Any) -> Any:
+        """The part of the memory that `weights` sees, in which each transition has its own entry.
+
+        Args:
+            memory: all that is remembered.
+
+        Returns:
+            A pytree of arrays that begin with the axes window, episode, time; all by default.
+        """
+        return memory
+
+    @property
+    def remembers_across_batches(self) -> bool:
+        """Whether a new batch changes what is remembered of older ones.
+
+        They then have to be there at every update, also those that do not count in it.
+        """
+        return False
 
     @abc.abstractmethod
     def weights(self, view: View) -> Float[Array, " row"]:
@@ -173,13 +196,11 @@ class OccupancyRatio(AbstractWeightRule):
     def __check_init__(self):
         check_truncation(self.truncate)
 
-    def init(self, batches):
+    def init(self, batches, policy):
         return jnp.zeros_like(batches.rewards)
 
     def remember(self, memory, batches, policy):
-        newest = jax.vmap(lambda episode: self._log_occupancy(episode, policy))(
-            batches.observations[0]
-        )
+        newest = log_occupancies(self.oracle, policy, batches.observations[0])
         return jnp.concatenate([newest[None], memory[:-1]])
 
     def weights(self, view):
@@ -192,20 +213,36 @@ class OccupancyRatio(AbstractWeightRule):
         return _denominator(self.self_normalise, weights, state_weights)
 
     def _log_occupancy_ratio(self, view: View) -> Float[Array, " row"]:
-        now = self._log_occupancy(view.observations, view.policy)
+        now = log_occupancies(self.oracle, view.policy, view.observations)
         return jnp.where(view.mask, now - view.memory, 0)
 
-    def _log_occupancy(
-        self, observations: Float[Array, "row ..."], policy: AbstractPolicy
-    ) -> Float[Array, " row"]:
-        """log d^π(s) of every row."""
-        oracle = self.oracle
-        if oracle is None:
-            raise ValueError(
-                "OccupancyRatio needs an environment that knows its occupancy measure; use LQC or "
-                "Tabular, or PolicyRatio()."
-            )
-        return jax.vmap(lambda observation: oracle.log_occupancy(policy, observation))(observations)
+
+class PowerMean(AbstractWeightRule):
+    """ω̂ / (λω̂ + 1 − λ), bounded by 1/λ, where ω̂ = π(a|s) / μ(a|s).
+
+    The power mean of exponent −1 of ω̂ and 1: the density of the current policy over a mixture of
+    the current one, with the share λ, and the one that acted. It needs no other policy, unlike
+    `Mixture`, and is biased: towards no correction at all, which is λ = 1; λ = 0 is the policy
+    ratio. Metelli, Russo and Restelli (2021), "Subgaussian and differentiable importance sampling
+    for off-policy evaluation and learning".
+
+    Example:
+        >>> import recollect as rc
+        >>> rc.RNPG(window=10, weights=rc.PowerMean(0.1)).weights.mix
+        0.1
+    """
+
+    mix: float = 0.5
+    """λ, from 0 to 1."""
+
+    def __check_init__(self):
+        remedy = "give the share of the current policy, from 0 to 1"
+        check_number("mix", self.mix, low=0, high=1, remedy=remedy)
+
+    def weights(self, view):
+        # In logs, as the ratio itself may overflow.
+        mixture = jnp.logaddexp(jnp.log(self.mix) + view.log_ratio, jnp.log1p(-self.mix))
+        return jnp.exp(view.log_ratio - mixture)
 
 
 Ratio = Literal["policy", "occupancy"]
@@ -213,7 +250,23 @@ WEIGHT_RULES: dict[Ratio, type[PolicyRatio | OccupancyRatio]] = {
     "policy": PolicyRatio,
     "occupancy": OccupancyRatio,
 }
-"""By their short names."""
+"""The paper's two, by their short names."""
+
+
+def log_occupancies(
+    oracle: AbstractOracle | None,
+    policy: AbstractPolicy,
+    observations: Float[Array, "*row feature"],
+) -> Float[Array, "*row"]:
+    """log d^π(s) of every observation."""
+    if oracle is None:
+        raise ValueError(
+            "these weights need an environment that knows its occupancy measure; use LQC or "
+            "Tabular, or PolicyRatio() or Mixture()."
+        )
+    flat = observations.reshape(-1, observations.shape[-1])
+    of_rows = jax.vmap(lambda observation: oracle.log_occupancy(policy, observation))(flat)
+    return of_rows.reshape(observations.shape[:-1])
 
 
 def truncated(

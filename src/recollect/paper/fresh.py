@@ -80,7 +80,7 @@ class FreshCell(AbstractCell):
         ]
         # The run's own history may be shorter than the longest window that is looked at.
         rule = algorithm.weights
-        history = History.empty(first, max(self.windows), rule)
+        history = History.empty(first, max(self.windows), rule, policy)
         looks = []
         for n in range(1, max(self.looks) + 1):
             batch = draw(numbered(stream(key, "batch"), n), state.policy, cell.episodes)
