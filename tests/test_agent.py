@@ -362,6 +362,17 @@ def test_loggers_are_told_what_stable_baselines_would_say():
     assert on.calls[1][1] == 48
 
 
+def test_a_vector_decides_how_many_copies_there_are():
+    vector = gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 4)
+    learner = rc.Agent(vector, "vpg", policy=SMALL)
+    assert learner.config.collector == rc.Steps(copies=4, steps=128)
+    # Steps in which a copy is reset are no transitions.
+    assert 400 < learner.learn(iterations=1).num_timesteps <= 512
+    with pytest.warns(UserWarning, match="begin anew: it does not do the same .* or resets itself"):
+        learner.learn(iterations=1)  # the vector is still open
+    vector.close()
+
+
 def test_ten_lines_tell_what_an_agent_is():
     learner = agent()
     assert "has not learned yet" in str(learner)

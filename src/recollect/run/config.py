@@ -15,7 +15,7 @@ import numpy as np
 
 from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
 from recollect.checks import check_count
-from recollect.collect.compiled import Episodes
+from recollect.collect.compiled import Episodes, Steps
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, EnvSettings, HostEnv, host
 from recollect.policies.architecture import Architecture, InitialPolicy, env_name
@@ -61,17 +61,21 @@ class RunConfig:
             made = None
             env = env if isinstance(env, AbstractEnv | HostEnv) else host(env)
         source = None
+        seeds = check_seeds(seeds)
+        given = collector is not None
         if isinstance(algorithm, str):
             exact = isinstance(env, AbstractOracle)
             source = "paper" if exact else settings_for(made.name if made else "default")
             chosen = shared_discount(preset(algorithm, source), env)
             algorithm = chosen.algorithm
-            collector = chosen.collector if collector is None else collector
+            collector = collector if given else chosen.collector
             policy = chosen.policy if policy is None else policy
         algorithm = check_algorithm(algorithm)
         if collector is None:
             collector = default_collector(algorithm)
-        return cls(env, algorithm, collector, policy, check_seeds(seeds), made, source)
+        if not given and isinstance(env, HostEnv) and env.vector is not None:
+            collector = _of_copies(collector, env.vector.num_envs // len(seeds))
+        return cls(env, algorithm, collector, policy, seeds, made, source)
 
     def __post_init__(self):
         check_type("collector", self.collector, AbstractCollector, Episodes(4))
@@ -166,6 +170,14 @@ def shared_discount(chosen: Preset, env: AbstractEnv | HostEnv) -> Preset:
         return chosen
     algorithm = dataclasses.replace(chosen.algorithm, discount=float(env.discount))
     return dataclasses.replace(chosen, algorithm=algorithm)
+
+
+def _of_copies(collector: AbstractCollector, copies: int) -> AbstractCollector:
+    """A collector of about as many steps that uses so many copies of the environment."""
+    copies = max(copies, 1)
+    if isinstance(collector, Steps):
+        return Steps(copies, max(collector.copies * collector.steps // copies, 1))
+    return Episodes(copies)
 
 
 def check_algorithm(algorithm: Any) -> AbstractAlgorithm:

@@ -98,7 +98,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path):
         try:
-            from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
+            from tensorboardX import SummaryWriter
         except ImportError:
             raise ValueError(
                 "TensorBoard needs a package that is not installed; pip install tensorboardX."
@@ -109,9 +109,9 @@ class TensorBoard:
 
     def start(self, config: RunConfig, first_step: int) -> None:
         # Events of a session that was cut short are hidden by those that are logged again.
-        purge = dict(purge_step=first_step + 1) if first_step else {}
+        purge = first_step + 1 if first_step else None
         for seed in config.seeds:
-            self._writers[seed] = self._make(str(self.folder / f"seed_{seed}"), **purge)
+            self._writers[seed] = self._make(str(self.folder / f"seed_{seed}"), purge_step=purge)
 
     def log(self, seed: int, step: int, figures: Mapping[str, float]) -> None:
         for tag, value in figures.items():
