@@ -49,6 +49,7 @@ from recollect.estimate.fisher import (
 )
 from recollect.estimate.gradient import policy_gradient
 from recollect.estimate.shares import AbstractShares, Evidence, Uniform
+from recollect.machines import Local, Ray
 from recollect.memory.rows import Rows, Window
 from recollect.memory.weights import AbstractWeightRule, OccupancyRatio, PolicyRatio, View
 from recollect.policies import (
@@ -120,6 +121,7 @@ __all__ = [
     "Gaussian",
     "Info",
     "InvertedPendulum",
+    "Local",
     "MountainCarContinuous",
     "Normaliser",
     "OccupancyRatio",
@@ -127,6 +129,7 @@ __all__ = [
     "Policy",
     "PolicyRatio",
     "Preset",
+    "Ray",
     "Returns",
     "Rows",
     "SampleSpace",

@@ -82,8 +82,13 @@ class Kept:
 
 
 def joined(chunks: Sequence[Curves]) -> Curves:
-    """Curves of consecutive iterations as one."""
-    return {name: np.concatenate([one[name] for one in chunks], axis=1) for name in chunks[0]}
+    """Curves of consecutive iterations as one, NaN where a figure was not measured."""
+    names = {name: chunk[name] for chunk in chunks for name in chunk}
+    nothing = lambda chunk, like: np.full(
+        (*chunk["steps"].shape, *like.shape[2:]), np.nan, like.dtype
+    )
+    parts = lambda name, like: [chunk.get(name, nothing(chunk, like)) for chunk in chunks]
+    return {name: np.concatenate(parts(name, like), axis=1) for name, like in names.items()}
 
 
 def differences(one: Any, other: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:

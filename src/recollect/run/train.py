@@ -17,9 +17,11 @@ from recollect.algorithms import ALGORITHMS, REFUSALS, AbstractAlgorithm
 from recollect.algorithms.base import SIGNAL, bind
 from recollect.checks import check_count, check_number
 from recollect.collect.compiled import Episodes
+from recollect.collect.elsewhere import check_env
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, HostEnv, host, make
 from recollect.keys import seed_keys
+from recollect.machines import AbstractMachines, Local
 from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import Architecture, InitialPolicy, env_name
 from recollect.run.compiled import CHUNK_ITERATIONS, CompiledRun
@@ -84,6 +86,7 @@ def train(
     progress: bool | None = None,
     label: str = "training",
     checkpoint: str | Path | None = None,
+    on: AbstractMachines | None = None,
 ) -> Training:
     """Train `algorithm` on `env`, all seeds at once, each until it meets one of the limits given.
 
@@ -108,6 +111,8 @@ def train(
         checkpoint: file to keep the run in. It is written every minute, and whenever and however
             the run ends. Where it exists already, the run goes on from there, bit for bit as if it
             had never stopped; limits may be others then, settings and seeds have to be the same.
+        on: `Ray(actors=8)` to step environments on a cluster, `Local(actors=8)` in processes of
+            this machine; in this process if not given. Without a lag, results are the same.
 
     Returns:
         The learned policies and the learning curves of every seed.
@@ -138,11 +143,15 @@ def train(
     limits = _limits(iterations, environment_steps, target_return)
     check_fit(env, algorithm, policy)
     check_draws(algorithm, collector)
+    check_type("on", on, AbstractMachines | None, Local(actors=4))
+    if on is not None:
+        check_env(env)
     kept = None
     if checkpoint is not None:
         described = policy if isinstance(policy, Architecture | None) else type(policy).__name__
         settings = dict(env=env_name(env), max_steps=env.max_steps, algorithm=algorithm)
         settings |= dict(collector=collector, policy=described, seeds=seeds)
+        settings |= dict(lag=(on.lag if on is not None else 0) or None)
         kept = Kept(Path(checkpoint), settings)
     use_compilation_cache()
     if isinstance(env, AbstractOracle):
@@ -156,7 +165,7 @@ def train(
         shared = (algorithm, collector, limits, policy)
         keys = seed_keys(seeds)
         if isinstance(env, HostEnv):
-            run = HostRun(env, *shared, seeds, keys, pool)
+            run = HostRun(env, *shared, seeds, keys, pool, on)
         else:
             run = CompiledRun(env, *shared, keys, pool)
         try:
