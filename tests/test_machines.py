@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import equinox as eqx
 import gymnasium as gym
@@ -48,17 +49,19 @@ class Counting(gym.Env):
         marker: a file, made then.
         forgetful: does not do the same after the same seed and actions.
         broken_at: gives back a wrong reward in this step of an episode.
+        seconds: that a step takes.
     """
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))
     action_space = gym.spaces.Discrete(2)
     resets = 0
 
-    def __init__(self, killed_at=-1, marker=None, forgetful=False, broken_at=-1):
+    def __init__(self, killed_at=-1, marker=None, forgetful=False, broken_at=-1, seconds=0):
         self.killed_at = killed_at
         self.marker = marker
         self.forgetful = forgetful
         self.broken_at = broken_at
+        self.seconds = seconds
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -70,6 +73,7 @@ class Counting(gym.Env):
 
     def step(self, action):
         self.now += 1
+        time.sleep(self.seconds)
         if self.now == self.killed_at and not self.marker.exists():
             self.marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
