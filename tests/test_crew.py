@@ -130,7 +130,8 @@ def test_a_group_that_loses_its_actor_goes_on_where_it_was(ahead):
     assert all(answer.actor != 1 for answer in answers[-1])
 
 
-def test_groups_are_shared_out_evenly_again_after_a_death():
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_groups_are_shared_out_evenly_again_after_a_death(ahead):
     replaced = threading.Event()
 
     def rule(actor, group, iteration):
@@ -141,7 +142,7 @@ def test_groups_are_shared_out_evenly_again_after_a_death():
         if iteration == 3:
             replaced.set()
 
-    answers, _ = run(Threads(2, rule), groups=4, iterations=40)
+    answers, _ = run(Threads(2, rule), groups=4, iterations=40, ahead=ahead)
     assert {answer.actor for answer in answers[0]} == {0, 1}
     assert {answer.actor for answer in answers[2]} == {1}
     assert sorted(answer.actor for answer in answers[-1]) in ([1, 1, 2, 2], [1, 1, 1, 2])
