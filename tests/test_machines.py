@@ -11,6 +11,7 @@ import time
 import equinox as eqx
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from plain import RNPG
@@ -28,9 +29,13 @@ from recollect import (
     make,
     train,
 )
+from recollect.cli.machines import Machines, answers
+from recollect.collect.elsewhere import Elsewhere
+from recollect.collect.gathering import Here
 from recollect.keys import seed_keys
 from recollect.machines import ActorDied
 from recollect.machines.packing import packed, unpacked
+from recollect.policies.architecture import make_policy
 from recollect.run.checkpoint import named_arrays, read, write
 from recollect.run.hosted import HostRun
 from recollect.run.state import CorePool, Limits
@@ -86,10 +91,10 @@ class Counting(gym.Env):
         return np.array([self.now, self.sum, kept], np.float32)
 
 
-def training(collector, on=None, iterations=3, **changed):
+def training(collector, on=None, iterations=3, checkpoint=None, **changed):
     env = host(lambda: Counting(**changed), max_steps=40)
     settings = dict(collector=collector, policy=POLICY, seeds=SEEDS, iterations=iterations)
-    return train(env, ALGORITHM, on=on, **settings)
+    return train(env, ALGORITHM, on=on, checkpoint=checkpoint, **settings)
 
 
 def assert_same(one, other):
@@ -119,6 +124,41 @@ def test_actors_gather_what_is_gathered_here_also_when_one_is_killed(name, tmp_p
         "learner_waited",
         "actors_waited",
     }
+
+
+def test_a_run_begun_here_goes_on_elsewhere(tmp_path):
+    whole = training(COLLECTORS["steps"], iterations=4)
+    path = tmp_path / "run.zip"
+    training(COLLECTORS["steps"], iterations=2, checkpoint=path)
+    there = training(COLLECTORS["steps"], Local(actors=1), iterations=4, checkpoint=path)
+    lag = there.curves.pop("lag")
+    np.testing.assert_array_equal(np.isnan(lag), [[True, True, False, False]] * 2)
+    for name in ("units_repeated", "episodes_restarted"):
+        there.curves.pop(name)
+    assert_same(whole, there)
+    with pytest.raises(ValueError, match="lag is None there, and 1 here"):
+        training(COLLECTORS["steps"], Local(lag=1), iterations=5, checkpoint=path)
+
+
+def test_the_independent_batch_is_gathered_as_well():
+    env = host(Counting, max_steps=40)
+    policies = [make_policy(key, env, POLICY) for key in seed_keys(SEEDS)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *policies)
+    collector = Steps(5, 12)
+    elsewhere = Elsewhere(env, collector, SEEDS, 2, Local(actors=2, group=2))
+    found = []
+    for gathering in (Here(env, collector, SEEDS, 2), elsewhere):
+        with contextlib.closing(gathering):
+            gathering.begin(stacked, seed_keys(SEEDS))
+            hosted = (None, None)
+            for iteration in range(2):
+                keys = [seed_keys((iteration, 10 * stream + 1)) for stream in range(2)]
+                gathering.ask(stacked, keys, iteration, iteration)
+                hosted, rollouts, _ = gathering.receive(hosted)
+        found.append((hosted, rollouts))
+    jax.tree.map(np.testing.assert_array_equal, *found)
+    first, second = found[0][1]
+    assert not np.array_equal(first.batch.observations, second.batch.observations)
 
 
 @contextlib.contextmanager
@@ -314,6 +354,32 @@ def test_ray_is_not_imported_unless_it_is_asked_for():
     program = "import recollect.public, sys; print('ray' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout == "False\n", result.stderr
+
+
+def test_flags_say_where_environments_are_stepped():
+    assert Machines().chosen() is None
+    assert Machines(on="local", actors=3, lag=1).chosen() == Local(actors=3, lag=1)
+    assert Machines(on="ray", cluster="auto").chosen() == Ray(cluster="auto")
+    mistakes = {
+        "--lag 1 says how other processes": Machines(lag=1),
+        "--actors 2 says how other processes": Machines(actors=2),
+        "--cluster auto goes with --on ray": Machines(on="local", cluster="auto"),
+    }
+    for message, flags in mistakes.items():
+        with pytest.raises(ValueError, match=message):
+            flags.chosen()
+
+
+def test_nothing_comes_between_a_program_and_its_answer(capfd):
+    with answers(apart=True) as out:
+        print("a node died")
+        os.write(1, b"and so did another\n")
+        print("{}", file=out)
+    print("afterwards")
+    found = capfd.readouterr()
+    assert found.out == "{}\nafterwards\n"
+    assert "a node died" in found.err
+    assert "so did another" in found.err
 
 
 def test_no_result_depends_on_how_the_environment_was_registered(monkeypatch):
