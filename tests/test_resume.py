@@ -11,7 +11,7 @@ import pytest
 from plain import RNPG
 
 from recollect import Architecture, Critic, Episodes, Steps, VTrace, host, make, resume, train
-from recollect.collect.host import HostCollector, _by_copy
+from recollect.collect.host import HostCollector
 from recollect.envs import HostEnv
 from recollect.keys import seed_keys
 from recollect.policies.architecture import make_policy
@@ -77,7 +77,7 @@ def test_copies_opened_anew_go_on_where_others_were(workers):
         for i in range(3):
             ongoing, _ = collect(i, ongoing)
         expected = collect(3, ongoing)
-    assert [len(actions) for actions in _by_copy(ongoing)] == ongoing.times.ravel().tolist()
+    assert [len(actions) for actions in ongoing.by_copy()] == ongoing.times.ravel().tolist()
     assert len(set(ongoing.times.ravel().tolist())) > 3
     with collecting(Counting, workers) as (collector, collect):
         restored, anew = collector.restore(ongoing)

@@ -146,9 +146,9 @@ def test_the_run_state_holds_what_the_host_carries_on(host_clock):
         for expected in (3, 6, 2):
             state, _ = run.advance(state, 1)
             for ongoing in state.hosted:
-                np.testing.assert_array_equal(ongoing.times, np.full((2, 2), expected))
-                np.testing.assert_array_equal(ongoing.totals, np.full((2, 2), expected))
-                np.testing.assert_array_equal(ongoing.dropped, np.zeros((2, 2)))
+                np.testing.assert_array_equal(ongoing.times, np.full(4, expected))
+                np.testing.assert_array_equal(ongoing.totals, np.full(4, expected))
+                np.testing.assert_array_equal(ongoing.dropped, np.zeros(4))
         run.close()
 
 

@@ -58,6 +58,7 @@ from recollect.estimate.shares import (
     Geometric,
     Uniform,
 )
+from recollect.machines import Local, Ray
 from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.rows import Rows, Window
 from recollect.memory.weights import (
@@ -144,6 +145,7 @@ __all__ = [
     "Geometric",
     "Info",
     "InvertedPendulum",
+    "Local",
     "Logger",
     "Mixture",
     "MountainCarContinuous",
@@ -155,6 +157,7 @@ __all__ = [
     "PolicyRatio",
     "PowerMean",
     "Preset",
+    "Ray",
     "Returns",
     "Rows",
     "SampleSpace",

@@ -54,6 +54,7 @@ examples:
   recollect train rtrpo CartPole-v1 --target-return 475 --environment-steps 50000
   recollect train rppo InvertedPendulum-v5 --environment-steps 40000 --policy.head squashed
   recollect train rtrpo Hopper-v5 --environment-steps 200000
+  recollect train rtrpo Hopper-v5 --on ray --cluster auto --actors 8 --lag 1
   recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --preset paper
   recollect theory normality --cases 5 1 5 10 --iterations 50000
   recollect train rnpg LQC --samples 5 --advantages exact --learning-rate 1 --step-decay 0.9

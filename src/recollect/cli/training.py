@@ -6,7 +6,7 @@ Their flags are the fields of the algorithms and of `Run`.
 import dataclasses
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TextIO
 
 import jax
 import tyro
@@ -15,6 +15,7 @@ from recollect import __version__
 from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
 from recollect.checks import check_name
 from recollect.cli.fields import load, rule_flags, with_rules
+from recollect.cli.machines import Machines, answers
 from recollect.cli.shared import console, parse
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import AbstractCollector
@@ -60,6 +61,7 @@ class Run:
     workers: bool = False
     """Run every copy of a Gymnasium environment in a process of its own, for environments that
     are slow."""
+    machines: Annotated[Machines, tyro.conf.arg(name="")] = dataclasses.field(default=Machines())
     out: Path | None = None
     """Folder for the results; a new one below runs/ if not given."""
     json: bool = False
@@ -84,7 +86,8 @@ class Comparison:
 def train_one(name: str, flags: list[str], words: list[str]) -> int:
     """`recollect train NAME`."""
     chosen, _ = parse(_training(name, flags), flags, f"recollect train {name}")
-    return _execute({name: chosen}, chosen.env, chosen.run, words)
+    with answers(chosen.run.json and chosen.run.machines.on == "ray") as out:
+        return _execute({name: chosen}, chosen.env, chosen.run, words, out)
 
 
 def compare(flags: list[str], words: list[str]) -> int:
@@ -112,7 +115,8 @@ def compare(flags: list[str], words: list[str]) -> int:
                 f"{word} is a flag of none of {', '.join(trainings)}; see recollect train "
                 "ALGORITHM --help."
             )
-    return _execute(trainings, comparison.env, comparison.run, words)
+    with answers(comparison.run.json and comparison.run.machines.on == "ray") as out:
+        return _execute(trainings, comparison.env, comparison.run, words, out)
 
 
 def _training(name: str, flags: list[str]):
@@ -185,7 +189,7 @@ def own_preset(name: str) -> Preset:
         check_name("algorithm", name, ALGORITHMS, source="FILE.py:NAME")
     made = load(name)
     algorithm = check_algorithm(made() if callable(made) else made)
-    for field in dataclasses.fields(Run):
+    for field in (*dataclasses.fields(Run), *dataclasses.fields(Machines)):
         if hasattr(algorithm, field.name):
             raise ValueError(
                 f"{name} has a field {field.name!r}, which is a flag of recollect train already; "
@@ -194,7 +198,10 @@ def own_preset(name: str) -> Preset:
     return Preset(algorithm, default_collector(algorithm))
 
 
-def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str]) -> int:
+def _execute(
+    trainings: dict[str, Any], env_name: str, run: Run, words: list[str], answer: TextIO
+) -> int:
+    on = run.machines.chosen()
     env, algorithms = _environment(
         env_name, {name: training.algorithm for name, training in trainings.items()}, run
     )
@@ -230,6 +237,7 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
                 environment_steps=run.environment_steps,
                 target_return=run.target_return,
                 label=f"{name:>5}",
+                on=on,
             )
         except BaseException as stop:  # whatever it is, what was learned before it is written down
             stopped = stop
@@ -250,7 +258,8 @@ def _execute(trainings: dict[str, Any], env_name: str, run: Run, words: list[str
     out.print(table(summaries))
     out.print(f"wrote {folder}/learning_curves.png, curves.csv, settings.json", soft_wrap=True)
     if run.json:
-        print(to_json({name: dataclasses.asdict(summary) for name, summary in summaries.items()}))
+        found = {name: dataclasses.asdict(summary) for name, summary in summaries.items()}
+        print(to_json(found), file=answer)
     if stopped is not None:
         raise stopped
     return 0

@@ -4,6 +4,10 @@
 there, seeds of resets from (seed, iteration, copy, step), so a repeated iteration repeats itself.
 The policies of all seeds are asked once a step. Between iterations a collector keeps only the
 environments; the rest is `Ongoing`, from which other copies can be brought to the same point.
+
+A collector may have some of the copies only. It asks the policy in the same program as one that has
+all, with zeros in place of the other observations: the shape of a program decides in which order
+its sums are taken, and so the last bits of every action.
 """
 
 import functools
@@ -13,11 +17,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, Shaped
+from jaxtyping import Array, Key
 
-from recollect.batch import Batch
 from recollect.collect.compiled import Episodes, Steps
-from recollect.collect.rollout import AbstractCollector, Rollout, with_log_probs
+from recollect.collect.parts import Ongoing, Part, empty_rollout, fill_log_probs
+from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.envs.hosted import HostEnv
 from recollect.envs.vectors import close_all
 from recollect.keys import numbered, numbered_each, stream
@@ -25,46 +29,25 @@ from recollect.policies import AbstractPolicy
 from recollect.prng import unrolled
 
 
-class Ongoing(eqx.Module):
-    """What goes on from one iteration to the next, beside the environments themselves.
+class HostCollector:
+    """The copies of all seeds, and arrays for what one iteration finds.
 
-    In NumPy's arrays, since JAX's have single precision.
+    Args:
+        env: what is copied.
+        collector: `Episodes` or `Steps`.
+        seeds: of the run.
+        stream: 0 for the batch, 1 for the independent one of the Fisher matrix.
+        places: which copies it has, counting those of the first seed, of the second, and so on; all
+            if not given.
     """
 
-    times: Int[np.ndarray, "seed copy"]
-    """Steps since each copy's episode began."""
-    totals: Float[np.ndarray, "seed copy"]
-    """Sums of the rewards of these steps."""
-    dropped: Int[np.ndarray, "seed copy"]
-    """Episodes that were left out because the simulation diverged, since the start of the run."""
-    seeds: Int[np.ndarray, "seed copy"]
-    """From which each copy's episode began."""
-    observations: Float[np.ndarray, "seed copy feature"]
-    """What the policy acts on next."""
-    actions: Shaped[np.ndarray, "taken *action"]
-    """Those since each copy's episode began, one copy after another. Nothing for whole episodes,
-    which begin anew in every iteration, and for copies that reset themselves."""
-
-    def of_seed(self, index: int) -> "Ongoing":
-        """That of one of the seeds alone."""
-        copies = self.times.shape[1]
-        actions = _by_copy(self)[index * copies : (index + 1) * copies]
-        alone = lambda values: values[index : index + 1]
-        return Ongoing(
-            times=alone(self.times),
-            totals=alone(self.totals),
-            dropped=alone(self.dropped),
-            seeds=alone(self.seeds),
-            observations=alone(self.observations),
-            actions=np.concatenate(actions),
-        )
-
-
-class HostCollector:
-    """The copies of all seeds, and arrays for what one iteration finds."""
-
     def __init__(
-        self, env: HostEnv, collector: AbstractCollector, seeds: tuple[int, ...], stream: int = 0
+        self,
+        env: HostEnv,
+        collector: AbstractCollector,
+        seeds: tuple[int, ...],
+        stream: int = 0,
+        places: range | None = None,
     ):
         self.copies, self.horizon = check_collector(env, collector)
         self.whole = isinstance(collector, Episodes)
@@ -73,8 +56,9 @@ class HostCollector:
         self.keywords = env.info_keywords
         self._owned = env.vector is None
         self.limit = np.inf
-        count = len(seeds) * self.copies
-        self.vector = env.open(count, _number(seeds[0], stream))
+        self.places = range(len(seeds) * self.copies) if places is None else places
+        count = len(self.places)
+        self.vector = env.open(count, _number(seeds[0], stream), self.places.start)
         if self.whole or env.limited:
             self.limit = env.max_steps or np.inf
         if env.limited and not self.whole and self.vector.resets_itself:
@@ -84,19 +68,12 @@ class HostCollector:
                 "the limit where it is made."
             )
         axes = (self.horizon, count)
-        actions = env.actions
-        rows = lambda *shape: np.zeros((*axes, *shape), np.float32)
-        self.arrays = dict(
-            observations=rows(env.observation_size),
-            actions=np.zeros((*axes, *actions.shape), np.int32 if actions.whole else np.float32),
-            log_probs=rows(),
-            rewards=rows(),
-            next_observations=rows(env.observation_size),
-            terminated=np.zeros(axes, bool),
-            truncated=np.zeros(axes, bool),
-            times=np.zeros(axes, np.int32),
-            mask=np.zeros(axes, bool),
-        )
+        self.shapes = shapes_of(env)
+        self.arrays = {
+            name: np.zeros((*axes, *entry.shape), entry.dtype)
+            for name, entry in self.shapes.items()
+            if name != "log_probs"
+        }
 
     def close(self) -> None:
         """Close the copies, unless the user has made them, who may go on with them."""
@@ -105,23 +82,14 @@ class HostCollector:
 
     def empty(self) -> Rollout:
         """What a call gives for one seed, with nothing in it."""
-        zeros = lambda x: jnp.zeros((self.copies, self.horizon, *x.shape[2:]), x.dtype)
-        nothing = jnp.full(self.copies * self.horizon, jnp.nan, jnp.float32)
-        return Rollout(
-            batch=Batch(**{field: zeros(values) for field, values in self.arrays.items()}),
-            returns=nothing,
-            lengths=nothing,
-            environment_steps=jnp.zeros((), jnp.int32),
-            iteration=jnp.zeros((), jnp.int32),
-            figures=dict.fromkeys(self.keywords, nothing),
-        )
+        return empty_rollout(self.shapes, self.copies, self.horizon, self.keywords)
 
     def warm_up(self, policies: AbstractPolicy, keys: Key[Array, " seed"]) -> None:
         """Compile what a call needs."""
         self._actor(policies, keys)(0)
         empty = self.empty().batch
         stacked = lambda x: jnp.broadcast_to(x, (len(self.seeds), *x.shape))
-        _with_log_probs(policies, jax.tree.map(stacked, empty))
+        fill_log_probs(policies, jax.tree.map(stacked, empty))
 
     def __call__(
         self,
@@ -138,27 +106,36 @@ class HostCollector:
             iteration: from which, with seed, copy and step, environments are seeded anew.
             ongoing: what the call before returned; None to begin an episode in every copy.
         """
+        part = self.gather(policies, keys, iteration, ongoing)
+        return part.ongoing, part.rollout(policies, len(self.seeds), iteration)
+
+    def gather(
+        self,
+        policies: AbstractPolicy,
+        keys: Key[Array, " seed"],
+        iteration: int,
+        ongoing: Ongoing | None = None,
+    ) -> Part:
+        """What the copies do in an iteration; arguments are those of a call."""
         vector = self.vector
         arrays = self.arrays
         count = vector.count
-        seed = lambda copy, step: _number(
-            self.seeds[copy // self.copies], self.stream, iteration, copy % self.copies, step
-        )
+        seed = lambda copy, step: self._reset_seed(iteration, copy, step)
         times = np.zeros(count, np.int32)
         totals = np.zeros(count)
         dropped = np.zeros(count, np.int32)
         numbers = np.zeros(count, np.int64)
         before = [arrays["actions"][:0, 0]] * count
         if ongoing is not None:
-            dropped[:] = ongoing.dropped.ravel()
+            dropped[:] = ongoing.dropped
         if self.whole or ongoing is None:
             numbers[:] = [seed(copy, 0) for copy in range(count)]
             vector.reset(numbers.tolist())
         else:
-            times[:] = ongoing.times.ravel()
-            totals[:] = ongoing.totals.ravel()
-            numbers[:] = ongoing.seeds.ravel()
-            before = _by_copy(ongoing)
+            times[:] = ongoing.times
+            totals[:] = ongoing.totals
+            numbers[:] = ongoing.seeds
+            before = ongoing.by_copy()
         arrays["mask"][:] = False
         act = self._actor(policies, keys)
         moving = np.ones(count, bool)
@@ -212,15 +189,6 @@ class HostCollector:
             if again.any():
                 numbers[again] = [seed(copy, t + 1) for copy in np.flatnonzero(again).tolist()]
                 vector.restart(again, lambda copy: int(numbers[copy]))
-        batch = Batch(**{field: self._by_seed(values) for field, values in arrays.items()})
-        rollout = Rollout(
-            batch=_with_log_probs(policies, batch),
-            returns=self._endings(returns),
-            lengths=self._endings(lengths),
-            environment_steps=jnp.asarray(taken.reshape(len(self.seeds), -1).sum(1), jnp.int32),
-            iteration=jnp.full(len(self.seeds), iteration, jnp.int32),
-            figures=dict(zip(self.keywords, map(self._endings, figures), strict=True)),
-        )
         taken_since = arrays["actions"][:0, 0]
         if not self.whole and not vector.resets_itself:
             latest = [arrays["actions"][began[copy] :, copy] for copy in range(count)]
@@ -228,15 +196,28 @@ class HostCollector:
             taken_since = np.concatenate(
                 [part for pair in zip(past, latest, strict=True) for part in pair]
             )
-        ongoing = Ongoing(
-            times=self._of_copies(times),
-            totals=self._of_copies(totals),
-            dropped=self._of_copies(dropped),
-            seeds=self._of_copies(numbers),
-            observations=self._of_copies(vector.observations.copy()),
-            actions=taken_since,
+        by_copy = lambda values: np.ascontiguousarray(np.moveaxis(values, 0, 1))
+        return Part(
+            arrays={name: by_copy(values) for name, values in arrays.items()},
+            returns=by_copy(returns),
+            lengths=by_copy(lengths),
+            figures={name: by_copy(x) for name, x in zip(self.keywords, figures, strict=True)},
+            steps=taken,
+            ongoing=Ongoing(
+                times=times,
+                totals=totals,
+                dropped=dropped,
+                seeds=numbers,
+                observations=vector.observations.copy(),
+                actions=taken_since,
+            ),
         )
-        return ongoing, rollout
+
+    def _reset_seed(self, iteration: int, copy: int, step: int) -> int:
+        """From which a copy's episode begins, if it begins in this step of this iteration."""
+        place = self.places[copy]
+        number = self.seeds[place // self.copies]
+        return _number(number, self.stream, iteration, place % self.copies, step)
 
     def restore(self, ongoing: Ongoing) -> tuple[Ongoing, int]:
         """Bring newly opened copies to where others were, by repeating the actions since then.
@@ -254,9 +235,9 @@ class HostCollector:
         vector = self.vector
         if vector.resets_itself:
             return self._anew(ongoing, np.ones(vector.count, bool))
-        seeds = ongoing.seeds.ravel().tolist()
-        times = ongoing.times.ravel()
-        actions = _by_copy(ongoing)
+        seeds = ongoing.seeds.tolist()
+        times = ongoing.times
+        actions = ongoing.by_copy()
         idle = np.zeros(self.arrays["actions"].shape[2:], self.arrays["actions"].dtype)
         begin = lambda which: vector.restart(which, lambda copy: seeds[copy])
         same = np.ones(vector.count, bool)
@@ -279,17 +260,16 @@ class HostCollector:
                 begin(ended)
         if not vector.rests and (times == 0).any():
             begin(times == 0)
-        same &= (vector.observations == ongoing.observations.reshape(vector.count, -1)).all(1)
+        same &= (vector.observations == ongoing.observations).all(1)
         return self._anew(ongoing, ~same)
 
     def _anew(self, ongoing: Ongoing, which: np.ndarray) -> tuple[Ongoing, int]:
         """Some copies with a new episode, whose seed continues that of the one that was lost."""
         if not which.any():
             return ongoing, 0
-        flat = lambda values: values.reshape(self.vector.count, *values.shape[2:]).copy()
-        seeds = flat(ongoing.seeds)
-        times = flat(ongoing.times)
-        totals = flat(ongoing.totals)
+        seeds = ongoing.seeds.copy()
+        times = ongoing.times.copy()
+        totals = ongoing.totals.copy()
         seeds[which] = [_number(int(seed), 1) for seed in seeds[which]]
         times[which] = 0
         totals[which] = 0.0
@@ -298,59 +278,36 @@ class HostCollector:
         else:
             self.vector.restart(which, lambda copy: int(seeds[copy]))
         kept = [
-            some[:0] if new else some for some, new in zip(_by_copy(ongoing), which, strict=True)
+            some[:0] if new else some for some, new in zip(ongoing.by_copy(), which, strict=True)
         ]
         after = Ongoing(
-            times=self._of_copies(times),
-            totals=self._of_copies(totals),
+            times=times,
+            totals=totals,
             dropped=ongoing.dropped,
-            seeds=self._of_copies(seeds),
-            observations=self._of_copies(self.vector.observations.copy()),
+            seeds=seeds,
+            observations=self.vector.observations.copy(),
             actions=np.concatenate(kept),
         )
         return after, int(which.sum())
-
-    def _by_seed(self, values: np.ndarray) -> Array:
-        """From the axes time, copy of all seeds to seed, copy, time."""
-        shape = (self.horizon, len(self.seeds), self.copies, *values.shape[2:])
-        return jnp.asarray(np.moveaxis(values.reshape(shape), 0, 2))
-
-    def _of_copies(self, values: np.ndarray) -> np.ndarray:
-        """From the axis copy of all seeds to seed, copy."""
-        return values.reshape(len(self.seeds), self.copies, *values.shape[1:])
-
-    def _endings(self, values: np.ndarray) -> Array:
-        """Figures of episodes, by seed and in the order in which episodes ended."""
-        by_copy = values.reshape(self.horizon, len(self.seeds), self.copies)
-        return jnp.asarray(np.moveaxis(by_copy, 1, 0).reshape(len(self.seeds), -1))
 
     def _actor(
         self, policies: AbstractPolicy, keys: Key[Array, " seed"]
     ) -> Callable[[int], np.ndarray]:
         """The function that gives the actions of all copies in a step of this iteration."""
-        arrays, rest = eqx.partition(policies, eqx.is_array)
-        leaves, structure = jax.tree.flatten(arrays)
-        sample = _sampler(rest, structure)
-        keys = _action_keys(keys, self.copies)
+        sample = acting(policies, keys, self.copies)
         # One array in and one out: each transfer takes as long as the policy itself.
-        inputs = np.zeros(
-            (len(self.seeds), self.copies, self.vector.observations.shape[1] + 1), np.float32
-        )
-        rows = inputs.reshape(self.vector.count, -1)
+        features = self.vector.observations.shape[1]
+        inputs = np.zeros((len(self.seeds), self.copies, features + 1), np.float32)
+        rows = inputs.reshape(-1, features + 1)
+        ours = slice(self.places.start, self.places.stop)
 
         def act(step: int) -> np.ndarray:
-            rows[:, :-1] = self.vector.observations
+            rows[ours, :-1] = self.vector.observations
             rows[:, -1] = step
-            actions = np.asarray(sample(leaves, keys, inputs))
-            return actions.reshape(len(rows), *actions.shape[2:])
+            actions = sample(inputs)
+            return actions.reshape(len(rows), *actions.shape[2:])[ours]
 
         return act
-
-
-def _by_copy(ongoing: Ongoing) -> list[np.ndarray]:
-    """The actions since each copy's episode began."""
-    times = ongoing.times.ravel() if len(ongoing.actions) else np.zeros(ongoing.times.size, int)
-    return np.split(ongoing.actions, np.cumsum(times)[:-1])
 
 
 def check_collector(env: HostEnv, collector: AbstractCollector) -> tuple[int, int]:
@@ -370,10 +327,42 @@ def check_collector(env: HostEnv, collector: AbstractCollector) -> tuple[int, in
     return collector.episodes, env.max_steps
 
 
-@eqx.filter_jit
-def _with_log_probs(policies: AbstractPolicy, batches: Batch) -> Batch:
-    """The batches of all seeds with the log-probabilities of the policies that acted in them."""
-    return eqx.filter_vmap(with_log_probs, in_axes=(eqx.if_array(0), 0))(policies, batches)
+def shapes_of(env: HostEnv) -> dict[str, jax.ShapeDtypeStruct]:
+    """What one entry of each field of a batch is."""
+    entry = lambda kind, *shape: jax.ShapeDtypeStruct(shape, kind)
+    actions = env.actions
+    return dict(
+        observations=entry(np.float32, env.observation_size),
+        actions=entry(np.int32 if actions.whole else np.float32, *actions.shape),
+        log_probs=entry(np.float32),
+        rewards=entry(np.float32),
+        next_observations=entry(np.float32, env.observation_size),
+        terminated=entry(bool),
+        truncated=entry(bool),
+        times=entry(np.int32),
+        mask=entry(bool),
+    )
+
+
+def acting(
+    policies: AbstractPolicy, keys: Key[Array, " seed"], copies: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The function from observations and step of all copies to their actions.
+
+    Args:
+        policies: of all seeds, stacked.
+        keys: of the iteration, one for each seed.
+        copies: of each seed.
+
+    Returns:
+        The function of an array with the axes seed, copy, feature, the last of which is the number
+        of the step.
+    """
+    arrays, rest = eqx.partition(policies, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    sample = _sampler(rest, structure)
+    of_copies = _action_keys(keys, copies)
+    return lambda inputs: np.asarray(sample(leaves, of_copies, inputs))
 
 
 @eqx.filter_jit
@@ -395,7 +384,8 @@ def _sampler(rest: AbstractPolicy, structure):
         policy = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
         return jax.vmap(lambda key, row: copy(policy, key, row))(keys, inputs)
 
-    return jax.jit(jax.vmap(seed))
+    # On one thread: several may add in another order, and actors have another number of them.
+    return jax.jit(jax.vmap(seed), compiler_options={"xla_cpu_multi_thread_eigen": False})
 
 
 def _number(*parts: int) -> int:

@@ -90,13 +90,14 @@ class HostEnv:
             )
         return Checked(env, self.name, copy, self.info_keywords)
 
-    def open(self, count: int, seed: int) -> AbstractVector:
+    def open(self, count: int, seed: int, first: int = 0) -> AbstractVector:
         """Make the copies as one vector, which the caller has to close.
 
         Args:
             count: number of copies.
             seed: for EnvPool, which takes seeds only at construction. Other vectors are seeded
                 when they are reset.
+            first: what error messages call the first copy.
         """
         if self.vector is not None:
             if self.vector.num_envs != count:
@@ -113,7 +114,7 @@ class HostEnv:
         if not self.workers:
             if self.on_cores and min(cores(), count) > 1:
                 return CoreVector(self.make_checked, count)
-            return LocalVector(self.make_checked, range(count))
+            return LocalVector(self.make_checked, range(first, first + count))
         safe_path = os.environ.get(SAFE_PATH)
         makers = [_Maker(self, copy, os.getpid(), safe_path) for copy in range(count)]
         mode = AutoresetMode.DISABLED

@@ -34,6 +34,8 @@ class RunConfig:
     collector: AbstractCollector
     policy: InitialPolicy
     seeds: tuple[int, ...]
+    lag: int = 0
+    """Iterations that collecting runs ahead of learning."""
     made: EnvSettings | None = None
     """How the environment can be made again by name; None if only whoever gave it knows."""
     source: str | None = None
@@ -75,7 +77,7 @@ class RunConfig:
             collector = default_collector(algorithm)
         if not given and isinstance(env, HostEnv) and env.vector is not None:
             collector = _of_copies(collector, env.vector.num_envs // len(seeds))
-        return cls(env, algorithm, collector, policy, seeds, made, source)
+        return cls(env, algorithm, collector, policy, seeds, made=made, source=source)
 
     def __post_init__(self):
         check_type("collector", self.collector, AbstractCollector, Episodes(4))
@@ -109,6 +111,7 @@ class RunConfig:
             "collector": to_plain(self.collector),
             "policy": to_plain(self.policy) if known else {OBJECT: object_name(self.policy)},
             "seeds": list(self.seeds),
+            "lag": self.lag,
             "source": self.source,
         }
 
@@ -149,7 +152,10 @@ class RunConfig:
         chosen: Any = read("algorithm") if algorithm is None else algorithm
         policy = read("policy") if policy is None else policy
         config = cls.of(env, chosen, read("collector"), policy, read("seeds"))
-        return dataclasses.replace(config, source=plain.get("source"))
+        lag = plain.get("lag", 0)
+        if not isinstance(lag, int) or lag < 0:
+            raise ValueError(f"lag={lag!r} is no number of iterations.")
+        return dataclasses.replace(config, lag=lag, source=plain.get("source"))
 
 
 def known_kinds(use: Iterable[type] = ()) -> dict[str, type]:

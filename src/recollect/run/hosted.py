@@ -1,6 +1,7 @@
 """Runs whose environments live on the host: stepped outside the program, then one compiled update.
 
-The copies of all seeds are one vector; a chunk is one iteration.
+A chunk is one iteration. With a lag of L, batch n is gathered by the policies that had had n − L
+updates: while they learn from batch n − L, the L batches after it are under way.
 """
 
 import dataclasses
@@ -14,10 +15,14 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from recollect.algorithms import AbstractAlgorithm
-from recollect.collect.host import HostCollector, Ongoing
+from recollect.collect.elsewhere import Elsewhere
+from recollect.collect.gathering import AbstractGathering, Here
+from recollect.collect.parts import Ongoing
 from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.envs import HostEnv
 from recollect.keys import Name, numbered, stream
+from recollect.machines import AbstractMachines
+from recollect.memory.weights import AbstractWeightRule
 from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import InitialPolicy, make_policy
 from recollect.run.checkpoint import CheckpointError
@@ -45,6 +50,7 @@ class HostRun(AbstractRun):
         seeds: tuple[int, ...],
         keys: Key[Array, " seed"],
         pool: CorePool,
+        machines: AbstractMachines | None = None,
     ):
         self.env = env
         self.algorithm = algorithm
@@ -52,49 +58,61 @@ class HostRun(AbstractRun):
         self.policy = policy
         self.keys = keys
         self.pool = pool
-        self.collectors: list[HostCollector] = []
-        streams = (0, 1) if getattr(algorithm, "independent_fisher", False) else (0,)
-        if env.vector is not None and len(streams) > 1:
+        self.lag = 0 if machines is None else machines.lag
+        streams = 2 if getattr(algorithm, "independent_fisher", False) else 1
+        self.names = STREAMS[:streams]
+        if env.vector is not None and streams > 1:
             raise ValueError(
                 f"independent_fisher=True needs copies of its own, but {env.name} is one vector "
                 "that exists already; give a function that makes one copy, or leave "
                 "independent_fisher out."
             )
-        try:
-            for stream in streams:
-                self.collectors.append(HostCollector(env, collector, seeds, stream))
-        except BaseException:
-            self.close()
-            raise
+        if self.lag:
+            _check_lag(algorithm, self.lag)
+        self.asked = 0
+        """Batches that were asked for."""
+        self.gathering: AbstractGathering
+        if machines is None:
+            self.gathering = Here(env, collector, seeds, streams)
+        else:
+            self.gathering = Elsewhere(env, collector, seeds, streams, machines)
 
     def start(self):
-        shown = self.collectors[0].empty()
+        shown = self.gathering.empty()
         policies = [make_policy(stream(key, "policy"), self.env, self.policy) for key in self.keys]
         stack = lambda *parts: jnp.stack(parts) if eqx.is_array(parts[0]) else parts[0]
         stacked = jax.tree.map(stack, *policies)
         seeds = _start(self.algorithm, stacked, shown, self.keys)
         # Compiles; what it gives is not used.
         empty = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.keys), *x.shape)), shown)
-        if len(self.collectors) > 1:
+        if len(self.names) > 1:
             empty = empty.with_fisher(empty)
         self._learn(seeds, empty, 0)
-        self.collectors[0].warm_up(stacked, self.keys)
-        return RunState(seeds=seeds, iteration=0, hosted=(None,) * len(self.collectors))
+        self.gathering.begin(stacked, self.keys)
+        self.asked = 0
+        hosted = (None,) * len(self.names)
+        return RunState(seeds=seeds, iteration=0, hosted=hosted, ahead=(stacked,) * self.lag)
 
     def advance(self, state, count):
         del count  # always one
         index = state.iteration
-        pairs = [
-            collector(state.policies, _keys(self.keys, name, jnp.array(index)), index, ongoing)
-            for name, collector, ongoing in zip(
-                STREAMS, self.collectors, state.hosted, strict=False
-            )
-        ]
-        hosted, (first, *independent) = zip(*pairs, strict=True)
+        ahead = (*state.ahead, state.policies)
+        for offset, policies in enumerate(ahead):
+            iteration = index + offset
+            if iteration < self.asked:  # under way since an earlier call
+                continue
+            number = jnp.array(iteration)
+            keys = [_keys(self.keys, name, number) for name in self.names]
+            self.gathering.ask(policies, keys, iteration, max(iteration - self.lag, 0))
+            self.asked = iteration + 1
+        hosted, (first, *independent), figures = self.gathering.receive(state.hosted)
         rollouts = first.with_fisher(independent[0]) if independent else first
         seeds, columns = self._learn(state.seeds, rollouts, index)
         curves = {name: np.asarray(values)[:, None] for name, values in columns.items()}
-        return RunState(seeds=seeds, iteration=index + 1, hosted=hosted), curves
+        ended = np.isnan(curves["steps"])
+        curves |= {name: np.where(ended, np.nan, value) for name, value in figures.items()}
+        after = RunState(seeds=seeds, iteration=index + 1, hosted=hosted, ahead=ahead[1:])
+        return after, curves
 
     def _learn(self, seeds: SeedState, rollouts: Rollout, index: int):
         def learn(keys, seeds, rollouts):
@@ -104,22 +122,21 @@ class HostRun(AbstractRun):
 
         return in_shares(self.pool, learn, self.keys, seeds, rollouts)
 
-    def restore_hosted(self, arrays):
-        found = ongoing_of(arrays)
+    def restore_hosted(self, arrays, iteration):
+        self.asked = iteration
+        found = tuple(ongoing_of(arrays))
         if not found:  # before the first iteration
-            return (None,) * len(self.collectors)
-        hosted = []
-        for collector, before in zip(self.collectors, found, strict=True):
-            ongoing, anew = collector.restore(before)
-            hosted.append(ongoing)
-            if anew:
-                warnings.warn(
-                    f"{anew} of {collector.vector.count} unfinished episodes of {self.env.name} "
-                    "could not be repeated and begin anew: it does not do the same after the same "
-                    "seed and actions, or resets itself.",
-                    stacklevel=5,
-                )
-        return tuple(hosted)
+            return (None,) * len(self.names)
+        count = sum(ongoing.times.size for ongoing in found)
+        restored, anew = self.gathering.restore(found)
+        if anew:
+            warnings.warn(
+                f"{anew} of {count} unfinished episodes of {self.env.name} could not be repeated "
+                "and begin anew: it does not do the same after the same seed and actions, or "
+                "resets itself.",
+                stacklevel=5,
+            )
+        return restored
 
     def warn(self, state):
         dropped = sum(ongoing.dropped.sum() for ongoing in state.hosted if ongoing is not None)
@@ -132,8 +149,17 @@ class HostRun(AbstractRun):
             )
 
     def close(self):
-        for collector in self.collectors:
-            collector.close()
+        self.gathering.close()
+
+
+def _check_lag(algorithm: AbstractAlgorithm, lag: int) -> None:
+    """Raise if a weight rule has to know more of the policy that acted than its probabilities."""
+    rule = type(algorithm.weights)
+    if rule.remember is not AbstractWeightRule.remember:
+        raise ValueError(
+            f"lag={lag}: weights={rule.__name__}() remembers the policy that acted, and that is "
+            "not the newest one then; give lag=0."
+        )
 
 
 def ongoing_of(arrays: Mapping[str, np.ndarray]) -> list[Ongoing]:

@@ -18,8 +18,10 @@ import numpy as np
 
 from recollect.algorithms.base import SIGNAL, bind
 from recollect.checks import check_count, check_number
+from recollect.collect.elsewhere import check_env
 from recollect.envs import AbstractOracle, HostEnv
 from recollect.keys import seed_keys
+from recollect.machines import AbstractMachines
 from recollect.policies import AbstractPolicy
 from recollect.run.compiled import CHUNK_ITERATIONS, CompiledRun
 from recollect.run.config import RunConfig
@@ -223,6 +225,7 @@ def run_session(
     snapshot: Snapshot | None = None,
     stepwise: bool = False,
     finish: Callable[[Session], None] = lambda session: None,
+    on: AbstractMachines | None = None,
 ) -> Ended:
     """Begin a run, or go on with one, until a limit is met, a watcher says so, or it breaks.
 
@@ -233,6 +236,7 @@ def run_session(
         snapshot: where to go on from.
         stepwise: whether a chunk is a single iteration.
         finish: is called with the session at its end, however it ends.
+        on: machines that step environments on the host; this process if not given.
 
     Raises:
         CheckpointError: if the snapshot does not fit the settings.
@@ -242,7 +246,7 @@ def run_session(
     began = time.perf_counter()
     with (
         CorePool(len(config.seeds)) as pool,
-        contextlib.closing(_open(config, limits, pool)) as run,
+        contextlib.closing(_open(config, limits, pool, on)) as run,
     ):
         state = _begin(run, limits, snapshot)
         session = Session(config, state, snapshot)
@@ -269,14 +273,21 @@ def run_session(
     return Ended(session, compile_seconds, stopped, lambda: run.warn(session.state))
 
 
-def _open(config: RunConfig, limits: Limits, pool: CorePool) -> AbstractRun:
+def _open(
+    config: RunConfig, limits: Limits, pool: CorePool, on: AbstractMachines | None
+) -> AbstractRun:
+    lag = 0 if on is None else on.lag
+    if lag != config.lag:
+        raise ValueError(f"lag={lag} differs from the run, which has {config.lag}; give the same.")
+    if on is not None:
+        check_env(config.env)
     algorithm = config.algorithm
     if isinstance(config.env, AbstractOracle):
         algorithm = bind(algorithm, config.env)
     shared = (algorithm, config.collector, limits, config.policy)
     keys = seed_keys(config.seeds)
     if isinstance(config.env, HostEnv):
-        return HostRun(config.env, *shared, config.seeds, keys, pool)
+        return HostRun(config.env, *shared, config.seeds, keys, pool, on)
     return CompiledRun(config.env, *shared, keys, pool)
 
 

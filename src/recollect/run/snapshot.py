@@ -137,16 +137,19 @@ class Snapshot:
         arrays = {
             name: array[alone]
             for name, array in self.arrays.items()
-            if name.startswith("['seeds']")
+            if not name.startswith("['hosted']")
         }
-        hosted = tuple(ongoing.of_seed(index) for ongoing in ongoing_of(self.arrays))
+        hosted = []
+        for ongoing in ongoing_of(self.arrays):
+            copies = ongoing.times.size // len(self.config.seeds)
+            hosted.append(ongoing.of(np.arange(index * copies, (index + 1) * copies)))
         config = dataclasses.replace(self.config, seeds=self.config.seeds[alone])
         curves = {name: curve[alone] for name, curve in self.curves.items()}
         # A seed that stopped before the others has nothing in the last columns.
         lived = int(np.isfinite(curves["environment_steps"][0]).sum())
         return Snapshot(
             config=config,
-            arrays=arrays | named_arrays({"hosted": hosted}),
+            arrays=arrays | named_arrays({"hosted": tuple(hosted)}),
             iteration=lived,
             curves={name: curve[:, :lived] for name, curve in curves.items()},
             clock=self.clock[:lived],

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from recollect.algorithms import AbstractAlgorithm, State
 from recollect.algorithms.narrow import narrow_update
 from recollect.batch import Batch
-from recollect.collect.host import Ongoing
+from recollect.collect.parts import Ongoing
 from recollect.collect.rollout import Rollout
 from recollect.policies import AbstractPolicy
 from recollect.run.checkpoint import filled, named_arrays
@@ -81,6 +81,9 @@ class RunState:
     hosted: tuple[Ongoing | None, ...] = ()
     """For environments on the host, what each of their collectors carries on: the batch's, and that
     of the independent Fisher batch. None before the first iteration."""
+    ahead: tuple[AbstractPolicy, ...] = ()
+    """With a lag, the policies that gather the batches to come, the next one first. Only the
+    newest policy is not among them."""
 
     @property
     def policies(self) -> AbstractPolicy:
@@ -89,7 +92,7 @@ class RunState:
 
     def tree(self) -> dict[str, Any]:
         """What `checkpoint.write` has to write, beside the number of iterations."""
-        return {"seeds": self.seeds, "hosted": self.hosted}
+        return {"seeds": self.seeds, "hosted": self.hosted, "ahead": self.ahead}
 
 
 class Limits(eqx.Module):
@@ -123,16 +126,21 @@ class AbstractRun(abc.ABC):
         Raises:
             CheckpointError: if the arrays do not fit.
         """
-        seeds = self.start().seeds
+        start = self.start()
+        known = {"ahead": start.ahead} if changed else filled({"ahead": start.ahead}, arrays)
+        seeds = start.seeds
         if changed:
             seeds = _with_what_fits(seeds, arrays)
         else:
             seeds = filled({"seeds": seeds}, arrays)["seeds"]
-        return RunState(seeds=seeds, iteration=iteration, hosted=self.restore_hosted(arrays))
+        hosted = self.restore_hosted(arrays, iteration)
+        return RunState(seeds=seeds, iteration=iteration, hosted=hosted, **known)
 
-    def restore_hosted(self, arrays: Mapping[str, np.ndarray]) -> tuple[Ongoing | None, ...]:
+    def restore_hosted(
+        self, arrays: Mapping[str, np.ndarray], iteration: int
+    ) -> tuple[Ongoing | None, ...]:
         """What environments on the host carry on, brought to where they were."""
-        del arrays
+        del arrays, iteration
         return ()
 
     @abc.abstractmethod

@@ -11,7 +11,9 @@ import numpy as np
 
 from recollect.algorithms import REFUSALS, AbstractAlgorithm
 from recollect.algorithms.base import SIGNAL
+from recollect.collect.elsewhere import check_env
 from recollect.collect.rollout import AbstractCollector
+from recollect.machines import AbstractMachines, Local
 from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import InitialPolicy
 from recollect.run.config import RunConfig
@@ -22,7 +24,7 @@ from recollect.run.show import bar, summary_of
 from recollect.run.snapshot import Snapshot
 from recollect.run.state import Curves
 from recollect.runtime import one_blas_thread, use_compilation_cache
-from recollect.settings import answering
+from recollect.settings import answering, check_type
 from recollect.tree import at_index
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ def train(
     checkpoint_seconds: float = SECONDS,
     progress: bool | None = None,
     label: str = "training",
+    on: AbstractMachines | None = None,
 ) -> Training:
     """Train `algorithm` on `env`, all seeds at once, each until it meets one of the limits given.
 
@@ -114,6 +117,8 @@ def train(
         checkpoint_seconds: time between two checkpoints in that folder, at least.
         progress: show a progress bar; if not given, when standard error is a terminal.
         label: what the progress bar is called.
+        on: `Ray(actors=8)` to step environments on a cluster, `Local(actors=8)` in processes of
+            this machine; in this process if not given. Without a lag, results are the same.
 
     Returns:
         The learned policies and the learning curves of every seed.
@@ -125,7 +130,7 @@ def train(
         >>> run.curves["return_mean"].shape
         (1, 3)
     """
-    config = RunConfig.of(env, algorithm, collector, policy, seeds)
+    config = on_machines(RunConfig.of(env, algorithm, collector, policy, seeds), on)
     until = Until(iterations, environment_steps, target_return)
     folder = None
     if out is not None:
@@ -138,7 +143,25 @@ def train(
         folder=folder,
         progress=progress,
         label=label,
+        on=on,
     )
+
+
+def on_machines(config: RunConfig, on: AbstractMachines | None) -> RunConfig:
+    """The settings of a run whose environments are stepped on some machines.
+
+    Args:
+        config: the settings otherwise.
+        on: the machines; this process if None.
+
+    Raises:
+        ValueError: if they cannot step the environment.
+    """
+    check_type("on", on, AbstractMachines | None, Local(actors=4))
+    if on is None:
+        return config
+    check_env(config.env)
+    return dataclasses.replace(config, lag=on.lag)
 
 
 @answering
@@ -157,6 +180,7 @@ def resume(
     checkpoint_seconds: float = SECONDS,
     progress: bool | None = None,
     label: str = "training",
+    on: AbstractMachines | None = None,
 ) -> Training:
     """Go on with the run in a folder, bit for bit as if it had never stopped.
 
@@ -169,7 +193,7 @@ def resume(
             transformation.
         policy: the same as before, if it was none that an `Architecture` describes.
         use: classes of one's own that the run uses, such as a weight rule.
-        callback, loggers, checkpoint_seconds, progress, label: as in `train`.
+        callback, loggers, checkpoint_seconds, progress, label, on: as in `train`.
 
     Returns:
         The run from its first iteration on.
@@ -204,6 +228,7 @@ def resume(
         folder=kept,
         progress=progress,
         label=label,
+        on=on,
     )
 
 
@@ -219,6 +244,7 @@ def execute(
     progress: bool | None = None,
     label: str = "training",
     log_interval: int = 1,
+    on: AbstractMachines | None = None,
 ) -> Training:
     """Run what is configured until a limit; `train`, `resume` and `Agent.learn` come down to this.
 
@@ -230,6 +256,7 @@ def execute(
         folder: where the run is kept.
         watchers: are told of every chunk, after everything else.
         log_interval: loggers are told of every so many iterations.
+        on: machines that step environments on the host.
     """
     use_compilation_cache()
     callbacks = [callback] if callable(callback) else list(callback)
@@ -250,6 +277,7 @@ def execute(
             snapshot=snapshot,
             stepwise=bool(called),
             finish=(lambda session: None) if folder is None else folder.finish,
+            on=on,
         )
     return _result(ended)
 

@@ -1,0 +1,67 @@
+"""Flags that say where environments are stepped."""
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator
+from typing import Literal, TextIO
+
+from recollect.machines import AbstractMachines, Local, Ray
+
+
+@dataclasses.dataclass(frozen=True)
+class Machines:
+    """Where environments on the host are stepped."""
+
+    on: Literal["local", "ray"] | None = None
+    """Step environments in processes of this machine, or on a Ray cluster; in this process if not
+    given."""
+    actors: int | None = None
+    """Processes that step environments; one for each CPU if not given."""
+    lag: int = 0
+    """Iterations that collecting may run ahead of learning."""
+    cluster: str | None = None
+    """For --on ray: `auto` for the cluster of this machine, or HOST:PORT; a new one on this machine
+    if not given."""
+
+    def chosen(self) -> AbstractMachines | None:
+        """What `train` is to be given."""
+        if self.on == "ray":
+            return Ray(actors=self.actors, lag=self.lag, cluster=self.cluster)
+        if self.cluster is not None:
+            raise ValueError(f"--cluster {self.cluster} goes with --on ray; give --on ray too.")
+        if self.on == "local":
+            return Local(actors=self.actors, lag=self.lag)
+        for flag, given in (("actors", self.actors), ("lag", self.lag)):
+            if given:
+                raise ValueError(
+                    f"--{flag} {given} says how other processes step environments; give --on "
+                    "local or --on ray too."
+                )
+        return None
+
+
+@contextlib.contextmanager
+def answers(apart: bool) -> Iterator[TextIO]:
+    """Where the answer to a program is written: standard output.
+
+    Args:
+        apart: whether nothing else may be written there. Ray reports dead machines on standard
+            output; they then go to standard error.
+    """
+    if not apart:
+        yield sys.stdout
+        return
+    sys.stdout.flush()
+    before = sys.stdout
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    try:
+        with open(os.dup(descriptor), "w", encoding="utf-8") as file:
+            yield file
+    finally:
+        os.dup2(descriptor, 1)
+        os.close(descriptor)
+        sys.stdout = before

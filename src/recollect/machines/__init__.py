@@ -1,0 +1,12 @@
+"""Where independent work is done: in processes of this machine, or on a Ray cluster.
+
+Both map a function over tasks and hold actors, objects that live in processes of their own and
+answer one call after another. A call to an actor of this machine takes some hundred microseconds,
+one to Ray's about two milliseconds; starting an actor takes seconds, as it imports JAX.
+"""
+
+from recollect.machines.base import AbstractActor, AbstractMachines, AbstractSession, ActorDied
+from recollect.machines.local import Local
+from recollect.machines.on_ray import Ray
+
+__all__ = ["AbstractActor", "AbstractMachines", "AbstractSession", "ActorDied", "Local", "Ray"]
