@@ -27,6 +27,7 @@ from recollect import (
     Steps,
     host,
     make,
+    resume,
     train,
 )
 from recollect.cli.machines import Machines, answers
