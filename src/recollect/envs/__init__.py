@@ -9,7 +9,7 @@ from recollect.envs.acrobot import Acrobot
 from recollect.envs.base import AbstractEnv, AbstractOracle, Actions, Step
 from recollect.envs.cartpole import CartPole
 from recollect.envs.checked import EnvironmentFailure
-from recollect.envs.hosted import ENGINES, Engine, HostEnv, host, host_by_name
+from recollect.envs.hosted import ENGINES, Engine, HostEnv, host, host_by_name, register
 from recollect.envs.inverted_pendulum import InvertedPendulum
 from recollect.envs.lqc import LQC
 from recollect.envs.mdp_file import load_mdp
@@ -63,11 +63,19 @@ def make(
         'HostEnv'
     """
     check_name("engine", engine, ENGINES)
+    compiled = engine == "compiled" or name.endswith(".npz")
+    if compiled and workers:
+        raise ValueError(
+            f"workers=True is for environments of Gymnasium, and {name} would be compiled; leave "
+            "it out, or choose engine='gymnasium'."
+        )
     if name.endswith(".npz"):
         return load_mdp(name, **settings)
     if engine == "compiled" or (engine == "auto" and name in ENVIRONMENTS and not workers):
         check_name("env", name, ENVIRONMENTS)
         return ENVIRONMENTS[name](**settings)
+    if engine in ("auto", "gymnasium"):
+        register(name)
     if engine == "auto" and name not in gym.registry and ":" not in name:
         check_name("env", name, ENVIRONMENTS, gym.registry, "and all that Gymnasium knows")
     return host_by_name(

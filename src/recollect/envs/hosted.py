@@ -7,7 +7,9 @@ boundaries between episodes and returns.
 
 import contextlib
 import dataclasses
+import importlib
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
@@ -27,6 +29,13 @@ from recollect.settings import checked
 
 Engine = Literal["auto", "compiled", "gymnasium", "envpool"]
 ENGINES = get_args(Engine)
+PACKAGES = {
+    "ALE/": ("ale_py", "ale-py"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "BabyAI-": ("minigrid", "minigrid"),
+    "highway-": ("highway_env", "highway-env"),
+}
+"""Modules that register environments whose names begin so, and the packages that hold them."""
 SAFE_PATH = "PYTHONSAFEPATH"
 """If set, Python does not put the current directory on its module search path."""
 
@@ -82,7 +91,10 @@ class HostEnv:
     def make_checked(self, copy: int) -> Checked:
         """Make copy number `copy`, wrapped so that everything it returns is checked."""
         assert self.factory is not None
-        env = _made(self.name, self.factory)
+        with warnings.catch_warnings():
+            # The copy that was made to look at its spaces has said what is deprecated.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            env = _made(self.name, self.factory)
         if env.observation_space != self.observation_space or env.action_space != self.action_space:
             raise EnvironmentFailure(
                 f"copy {copy} of {self.name} has other spaces than the first; "
@@ -305,6 +317,22 @@ def host_by_name(
     )
 
 
+def register(name: str) -> None:
+    """Let Gymnasium know an environment of a package that only registers it when imported.
+
+    Raises:
+        ValueError: if that package is not installed.
+    """
+    for prefix, (module, package) in PACKAGES.items():
+        if name.startswith(prefix) and name not in gym.registry:
+            try:
+                importlib.import_module(module)
+            except ImportError:
+                raise ValueError(
+                    f"{name} needs a package that is not installed; pip install {package}."
+                ) from None
+
+
 def _worth_a_process(source: Any, env: gym.Env) -> bool:
     """Whether copies are stepped in a process for each core, unasked.
 
@@ -349,7 +377,7 @@ def _made(name: str, factory: Callable[[], gym.Env]) -> gym.Env:
     except DependencyNotInstalled as error:
         remedy = str(error).rstrip(".")
         if "mujoco" in remedy.lower():
-            remedy = "pip install 'recollect[mujoco]'"
+            remedy = "pip install 'gymnasium[mujoco]'"
         raise ValueError(f"{name} needs a package that is not installed; {remedy}.") from error
     except Exception as error:
         raise EnvironmentFailure(f"{name} cannot be made: {described(error)}.") from error

@@ -87,13 +87,7 @@ class RunConfig:
     @property
     def algorithm_name(self) -> str:
         """What the algorithm is called: `rnpg` and `vnpg`, which differ in their window alone."""
-        kind = type(self.algorithm)
-        vanilla = self.algorithm.window == 1
-        for name, make in ALGORITHMS.items():
-            usual = make()
-            if type(usual) is kind and (usual.window == 1) == vanilla:
-                return name
-        return kind.__name__
+        return name_of(type(self.algorithm).__name__, self.algorithm.window)
 
     def plain(self) -> dict[str, Any]:
         """In terms of JSON."""
@@ -146,6 +140,21 @@ class RunConfig:
         policy = read("policy") if policy is None else policy
         config = cls.of(env, chosen, read("collector"), policy, read("seeds"))
         return dataclasses.replace(config, source=plain.get("source"))
+
+
+def name_of(kind: str, window: Any) -> str:
+    """What an algorithm is called, by the name of its class and its window.
+
+    Example:
+        >>> from recollect.run.config import name_of
+        >>> name_of("NPG", 1), name_of("NPG", 10), name_of("VMPO", 1)
+        ('vnpg', 'rnpg', 'VMPO')
+    """
+    for name, make in ALGORITHMS.items():
+        usual = make()
+        if type(usual).__name__ == kind and (usual.window == 1) == (window == 1):
+            return name
+    return kind
 
 
 def known_kinds(use: Iterable[type] = ()) -> dict[str, type]:
