@@ -230,7 +230,9 @@ def parse(
         known = lambda words: tyro.cli(kind, args=words, return_unknown_args=True, **settings)
         chosen, unknown = known(words)
         if strict and unknown:
-            _answer_foreign(unknown, program, lambda flag: not known([*words, flag, "1"])[1])
+            _answer_foreign(
+                unknown, program, lambda flag: flag not in known([*words, flag, "1"])[1]
+            )
             tyro.cli(kind, args=words, **settings)  # says what is wrong, and exits
         return chosen, unknown
 
@@ -252,9 +254,9 @@ def _answer_foreign(unknown: list[str], program: str, is_flag: Callable[[str], b
 
 
 def _quietly(is_flag: Callable[[str], bool], flag: str) -> bool:
-    """Whether it is a flag; a value that does not suit it makes tyro exit with a message."""
+    """Whether it is a flag; one whose value is refused is known, too."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         try:
             return is_flag(flag)
-        except SystemExit:
+        except (SystemExit, ValueError):
             return True

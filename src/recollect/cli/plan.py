@@ -7,6 +7,7 @@ that are chosen. So words are read in stages: algorithm and environment, which c
 
 import dataclasses
 import importlib.util
+import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ class Plan:
 
     @property
     def folder_name(self) -> str:
-        return legal(self.name.replace(", ", "-").replace(" ", "-"))
+        return legal(self.name)
 
     @property
     def env_folder_name(self) -> str:
@@ -188,7 +189,7 @@ def plan_comparison(env: str, words: list[str]) -> tuple[list[Plan], Run]:
             plans.append(_plan(name, env, training, start, envs))
         for window in comparison.windows:
             plan = _plan(name, env, _with_window(training, window), start, envs)
-            plans.append(dataclasses.replace(plan, name=f"{plan.name}, window {window}"))
+            plans.append(dataclasses.replace(plan, name=f"{plan.name}-window-{window}"))
     return plans, run
 
 
@@ -202,13 +203,12 @@ def _with_window(training: Training, window: int) -> Training:
 
 def _check_words(words: list[str], foreign: dict[str, list[str]]) -> None:
     """Raise if a word is a flag of no algorithm, or stands where no flag is."""
-    for name, left in foreign.items():
-        if left and not left[0].startswith("-"):
-            raise ValueError(
-                f"{left[0]!r} is no flag; choose algorithms by --algorithms {name} {left[0]} …."
-                if left[0] in ALGORITHMS
-                else f"{left[0]!r} is no flag; see recollect compare --help."
-            )
+    for left in foreign.values():
+        stray = list(itertools.takewhile(lambda word: not word.startswith("-"), left))
+        if stray:
+            meant = {*stray} <= {*ALGORITHMS}
+            flag = f"--algorithms {' '.join(stray)}" if meant else "--help"
+            raise ValueError(f"{' '.join(stray)!r} is no flag; see recollect compare ENV {flag}.")
     for word in words:
         if word.startswith("--") and all(word in left for left in foreign.values()):
             raise ValueError(
