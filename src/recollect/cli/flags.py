@@ -96,6 +96,10 @@ class Run(Place, Watch, Limits):
     workers: bool = False
     """Run every copy of a Gymnasium environment in a process of its own, for environments that
     are slow."""
+    step_timeout: float | None = None
+    """With --workers, seconds after which a step that does not end is an error."""
+    info_keywords: tuple[str, ...] = ()
+    """Figures that the environment puts into info at the end of an episode, such as is_success."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,11 +24,11 @@ from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, EnvSettings, HostEnv
 from recollect.policies.architecture import Architecture
-from recollect.run.config import RunConfig, check_algorithm, check_seeds
+from recollect.run.config import RunConfig, check_algorithm, check_seeds, known_kinds
 from recollect.run.folder import legal
 from recollect.run.presets import EXACT, Preset, default_collector, preset, settings_for
 from recollect.run.session import Until
-from recollect.serial import KIND
+from recollect.serial import from_plain
 
 Algorithm = TypeVar("Algorithm")
 Rules = TypeVar("Rules")
@@ -234,6 +234,8 @@ def _plan(
         workers=run.workers,
         max_steps=run.max_steps,
         discount=float(algorithm.discount) if exact else None,
+        info_keywords=run.info_keywords,
+        step_timeout=run.step_timeout,
     )
     if made not in envs:
         find_module(env)
@@ -304,5 +306,4 @@ def given_env(settings: Mapping[str, Any], name: str | None) -> EnvSettings | No
     find_module(name)
     before = settings["env"]
     same = isinstance(before, dict) and before.get("name") == name
-    kept = {key: value for key, value in before.items() if key != KIND} if same else {}
-    return EnvSettings(**{**kept, "name": name})
+    return from_plain(before, known_kinds(), "env") if same else EnvSettings(name)

@@ -117,6 +117,8 @@ def resume(flags: list[str], words: list[str]) -> int:
         folder = RunFolder.open(path, asked.checkpoint_seconds)
         env = given_env(read_config(path)["settings"], asked.env)
         snapshot = folder.latest(env=env, use=use)
+        for field, before, after in snapshot.changed:
+            raise ValueError(f"{path} holds a run with {field}={before}, not {after}.")
         jobs.append(Job(name, snapshot.config, _until(asked, folder.until), folder, snapshot))
         _say(asked, f"{name}: goes on after {snapshot.iteration} iterations")
     return _carry_out(jobs, asked, asked.run, ["recollect", *words])

@@ -7,7 +7,6 @@ boundaries between episodes and returns.
 
 import contextlib
 import dataclasses
-import importlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,13 +28,6 @@ from recollect.settings import checked
 
 Engine = Literal["auto", "compiled", "gymnasium", "envpool"]
 ENGINES = get_args(Engine)
-PACKAGES = {
-    "ALE/": ("ale_py", "ale-py"),
-    "MiniGrid-": ("minigrid", "minigrid"),
-    "BabyAI-": ("minigrid", "minigrid"),
-    "highway-": ("highway_env", "highway-env"),
-}
-"""Modules that register environments whose names begin so, and the packages that hold them."""
 SAFE_PATH = "PYTHONSAFEPATH"
 """If set, Python does not put the current directory on its module search path."""
 
@@ -315,22 +307,6 @@ def host_by_name(
         info_keywords=info_keywords,
         step_timeout=step_timeout,
     )
-
-
-def register(name: str) -> None:
-    """Let Gymnasium know an environment of a package that only registers it when imported.
-
-    Raises:
-        ValueError: if that package is not installed.
-    """
-    for prefix, (module, package) in PACKAGES.items():
-        if name.startswith(prefix) and name not in gym.registry:
-            try:
-                importlib.import_module(module)
-            except ImportError:
-                raise ValueError(
-                    f"{name} needs a package that is not installed; pip install {package}."
-                ) from None
 
 
 def _worth_a_process(source: Any, env: gym.Env) -> bool:

@@ -66,7 +66,7 @@ class SeedState(eqx.Module):
             collecting=collecting,
             fisher_collecting=fisher_collecting,
             environment_steps=jnp.zeros((), jnp.int32),
-            # With a type of its own: a weak one would be lost in a file, and the program compiled again.
+            # A weak type would not survive a file, and the program be compiled again.
             recent=jnp.full(RECENT_EPISODES, -jnp.inf, float),
             active=jnp.array(True),
         )
