@@ -23,7 +23,7 @@ FIRST = "runs/CartPole-v1/rnpg/0001"
 SECOND = "runs/CartPole-v1/rnpg/0002"
 COMPARED = "runs/CartPole-v1/compare/0001"
 LIFE = {
-    "train": [*TRAIN, "--iterations", "4", "--evaluate-every", "2", "--json"],
+    "train": [*TRAIN, *shlex.split("--iterations 4 --evaluate-every 2 --tensorboard --json")],
     "repeat": ["train", "--config", f"{FIRST}/config.json", "--target-return", "1000"],
     "half": [*TRAIN, "--iterations", "2", "--out", "half"],
     "whole": ["resume", "half", "--iterations", "4", "--json"],
@@ -117,6 +117,7 @@ def test_train_keeps_settings_progress_and_checkpoints(life):
     assert (settings["env"]["max_steps"], settings["source"]) == (20, "CartPole-v1")
     assert (folder / FIRST / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / FIRST / "checkpoints" / "00000004.zip").exists()
+    assert len([*(folder / FIRST / "tensorboard").rglob("events*")]) == 2
 
 
 def test_a_config_repeats_its_run(life):

@@ -19,7 +19,6 @@ from recollect.serial import to_json, write_csv
 from recollect.statistics import Estimate, bootstrap
 from recollect.tree import at_index
 
-FILE = "evaluation.csv"
 
 
 def eval(flags: list[str], words: list[str]) -> int:
@@ -46,7 +45,7 @@ def eval(flags: list[str], words: list[str]) -> int:
     kind = "stochastic" if asked.stochastic else "deterministic"
     out.print(f"{asked.episodes} {kind} episodes from seed {asked.seed}; 95 % bootstrap intervals")
     place = asked.out or (
-        asked.run.with_suffix(".csv") if asked.run.is_file() else asked.run / FILE
+        asked.run.with_suffix(".csv") if asked.run.is_file() else asked.run / EVALUATION
     )
     _write(place, found)
     out.print(f"wrote {place}", soft_wrap=True)

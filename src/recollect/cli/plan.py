@@ -119,9 +119,8 @@ def read_training(
         strict: whether words that are no flags are an error.
     """
     asked = [word for word in words if word not in ("--help", "-h")]
-    if asked_preset is None:
-        asked_preset = parse(_Preset, asked, program, strict=False)[0].preset
-    start = Start.of(name, env, asked_preset)
+    told, _ = parse(_Preset, asked, program, strict=False)
+    start = Start.of(name, env, asked_preset or told.preset)
     rules = rule_flags(start.preset.algorithm)
     chosen, _ = parse(rules, asked, program, strict=False)
     algorithm = with_rules(start.preset.algorithm, chosen)

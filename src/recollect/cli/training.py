@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,6 +48,8 @@ from recollect.serial import differences, to_json
 RUNS = Path("runs")
 PICTURE = "learning_curves.png"
 CURVES = "curves.csv"
+EVALUATION = "evaluation.csv"
+BOARD = "tensorboard"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +93,7 @@ def _train(plan: Plan, asked: Run | Repeat, words: list[str], about: str) -> int
     path = asked.out or numbered_folder(RUNS / plan.env_folder_name / plan.folder_name)
     job = _job(plan, path, asked, words)
     _say(asked, about)
-    return _carry_out([job], asked, path, _resume_words(path, asked, [plan]))
+    return _carry_out([job], asked, path, _resume_words(path, asked, [plan], words))
 
 
 def compare(flags: list[str], words: list[str]) -> int:
@@ -104,7 +107,7 @@ def compare(flags: list[str], words: list[str]) -> int:
     jobs = [_job(plan, path / plan.folder_name, run, words) for plan in plans]
     for plan in plans:
         _say(run, f"{plan.name}: {source_words(plan.config.source)}")
-    return _carry_out(jobs, run, path, _resume_words(path, run, plans))
+    return _carry_out(jobs, run, path, _resume_words(path, run, plans, words))
 
 
 def resume(flags: list[str], words: list[str]) -> int:
@@ -155,15 +158,11 @@ def _job(plan: Plan, path: Path, asked: Run | Repeat, words: list[str]) -> Job:
     """The run with its folder: a new one, or with --resume the one that is there."""
     config = plan.config
     seconds = asked.checkpoint_seconds
+    if asked.overwrite and holds_run(path):
+        _delete(path)
     if not (asked.resume and holds_run(path)):
-        folder = RunFolder.create(
-            path,
-            config,
-            plan.until,
-            seconds=seconds,
-            overwrite=asked.overwrite,
-            command=["recollect", *words],
-        )
+        command = ["recollect", *words]
+        folder = RunFolder.create(path, config, plan.until, seconds=seconds, command=command)
         return Job(plan.name, config, plan.until, folder)
     now = json.loads(json.dumps(config.plain()))
     for name, before, after in differences(read_config(path)["settings"], now):
@@ -176,13 +175,15 @@ def _job(plan: Plan, path: Path, asked: Run | Repeat, words: list[str]) -> Job:
     return Job(plan.name, config, plan.until, folder, snapshot)
 
 
-def _resume_words(path: Path, asked: Limits, plans: Sequence[Plan]) -> list[str]:
+def _resume_words(path: Path, asked: Run | Repeat, plans: Sequence[Plan], words: list[str]):
     """The command that goes on with runs."""
-    words = ["recollect", "resume", str(path)]
+    if asked.resume:  # the same again: its limits may be others than those of the folder
+        return ["recollect", *words]
+    command = ["recollect", "resume", str(path)]
     own = dict.fromkeys(name for plan in plans for name in plan.own)
-    words += ["--use", *own] if own else []
+    command += ["--use", *own] if own else []
     env = plans[0].config.env_name
-    return words + (["--env", env] if ":" in env else [])
+    return command + (["--env", env] if ":" in env else [])
 
 
 def _say(asked: Watch, text: str) -> None:
@@ -198,22 +199,31 @@ def _carry_out(jobs: Sequence[Job], asked: Watch, path: Path, resume_words: list
     for job in jobs:
         try:
             trainings[job.name] = _execute(job, asked)
-        except ValueError:
-            if job.snapshot is None:  # the machine's memory, say, did not allow it to begin
-                delete_run(job.folder.path)
-                with contextlib.suppress(OSError):  # it holds something of the user's
-                    job.folder.path.rmdir()
-            raise
+            runs = {job.name: job.folder.path for job in jobs if job.name in trainings}
+            written = _draw(path, runs)
         except BaseException as stop:
-            stop.add_note(f"go on with: {shlex.join(resume_words)}")
+            if isinstance(stop, ValueError) and not job.folder.checkpoints():
+                # It could not begin: the machine's memory, say, did not allow it.
+                _delete(job.folder.path)
+            else:
+                stop.add_note(f"go on with: {shlex.join(resume_words)}")
             raise
-        written = _draw(path, {job.name: job.folder.path for job in jobs if job.name in trainings})
     _report(trainings, jobs, asked)
     _say(asked, f"wrote {path}/{', '.join(written)}")
     if asked.json:
         summaries = {name: summarise(training) for name, training in trainings.items()}
         print(to_json({name: dataclasses.asdict(one) for name, one in summaries.items()}))
     return 0
+
+
+def _delete(folder: Path) -> None:
+    """Delete the folder of a run, but nothing in it that is the user's."""
+    delete_run(folder)
+    shutil.rmtree(folder / BOARD, ignore_errors=True)
+    for name in (PICTURE, EVALUATION):
+        (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _execute(job: Job, asked: Watch) -> Training:
@@ -226,7 +236,7 @@ def _execute(job: Job, asked: Watch) -> Training:
         job.until,
         snapshot=job.snapshot,
         callback=_evaluations(path, job, asked),
-        loggers=[TensorBoard(path / "tensorboard")] if asked.tensorboard else [],
+        loggers=[TensorBoard(path / BOARD)] if asked.tensorboard else [],
         folder=job.folder,
         watchers=[] if asked.quiet or terminal else [Lines(job.until, label, write)],
         progress=terminal and not asked.quiet,
@@ -245,7 +255,10 @@ def _execute(job: Job, asked: Watch) -> Training:
 def _evaluations(path: Path, job: Job, asked: Watch) -> Sequence[Evaluate]:
     if asked.evaluate_every is None:
         return []
-    return [Evaluate(asked.evaluate_every, job.config.env, folder=path / BEST)]
+    evaluate = Evaluate(asked.evaluate_every, job.config.env, folder=path / BEST)
+    if job.snapshot is not None:
+        evaluate.remember(job.snapshot.iteration)
+    return [evaluate]
 
 
 def _draw(path: Path, runs: dict[str, Path]) -> list[str]:

@@ -109,7 +109,7 @@ class TensorBoard:
 
     def start(self, config: RunConfig, first_step: int) -> None:
         # Events of a session that was cut short are hidden by those that are logged again.
-        purge = dict(purge_step=first_step + 1) if first_step else {}
+        purge: dict[str, Any] = dict(purge_step=first_step + 1) if first_step else {}
         for seed in config.seeds:
             self._writers[seed] = self._make(str(self.folder / f"seed_{seed}"), **purge)
 

@@ -252,7 +252,8 @@ def run_session(
         count = 1
         stopped = None
         hopeless = False
-        goes_on = lambda: session.iteration < most and np.asarray(session.state.seeds.active).any()
+        any_active = lambda: bool(np.asarray(session.state.seeds.active).any())
+        goes_on = lambda: session.iteration < most and any_active()
         try:
             while goes_on():
                 # No further than the next multiple of ten, where a run may be found hopeless:
