@@ -9,6 +9,7 @@ import scipy.stats
 
 from recollect.report.curves import Curve, over_seeds, read_curve, runs_in
 from recollect.report.plot import ALGORITHM_COLOURS, colours_of, draw_curves
+from recollect.run.folder import progress_rows
 
 HEADER = "seed,iteration,environment_steps,return_mean,recent_return,seconds\n"
 SETTINGS = {
@@ -88,3 +89,18 @@ def test_damaged_progress_is_one_sentence(tmp_path):
     folder = folder_of(tmp_path / "run", "3,1,10,nan,seven,1\n")
     with pytest.raises(ValueError, match="is not the progress of a run"):
         read_curve("rnpg", folder)
+
+
+def test_columns_of_the_progress_have_one_order():
+    """A run that goes on has its curves in the order of a file."""
+    curves = {
+        name: np.full((1, 2), float(place))
+        for place, name in enumerate(("recent_return", "kl", "environment_steps", "return_mean"))
+    }
+    clock = np.arange(2.0)
+    text = progress_rows((0,), 0, curves, clock, header=True)
+    other = progress_rows((0,), 0, dict(sorted(curves.items())), clock, header=True)
+    assert text == other
+    head = "seed,iteration,environment_steps,recent_return,return_mean,kl,seconds"
+    assert text.splitlines()[0] == head
+    assert text.splitlines()[1] == "0,1,2,0,3,1,0.0000"

@@ -19,6 +19,7 @@ from recollect.serial import to_json, write_csv
 from recollect.statistics import Estimate, bootstrap
 from recollect.tree import at_index
 
+EVALUATION = "evaluation.csv"
 
 
 def eval(flags: list[str], words: list[str]) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from recollect.agent.callbacks import Evaluate
 from recollect.checks import check_count
+from recollect.cli.evaluating import EVALUATION
 from recollect.cli.fields import load_classes
 from recollect.cli.flags import Limits, Repeat, Resume, Run, Watch, parse
 from recollect.cli.plan import (
@@ -48,7 +49,6 @@ from recollect.serial import differences, to_json
 RUNS = Path("runs")
 PICTURE = "learning_curves.png"
 CURVES = "curves.csv"
-EVALUATION = "evaluation.csv"
 BOARD = "tensorboard"
 
 
@@ -175,7 +175,9 @@ def _job(plan: Plan, path: Path, asked: Run | Repeat, words: list[str]) -> Job:
     return Job(plan.name, config, plan.until, folder, snapshot)
 
 
-def _resume_words(path: Path, asked: Run | Repeat, plans: Sequence[Plan], words: list[str]):
+def _resume_words(
+    path: Path, asked: Run | Repeat, plans: Sequence[Plan], words: list[str]
+) -> list[str]:
     """The command that goes on with runs."""
     if asked.resume:  # the same again: its limits may be others than those of the folder
         return ["recollect", *words]
