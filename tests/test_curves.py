@@ -101,6 +101,6 @@ def test_columns_of_the_progress_have_one_order():
     text = progress_rows((0,), 0, curves, clock, header=True)
     other = progress_rows((0,), 0, dict(sorted(curves.items())), clock, header=True)
     assert text == other
-    head = "seed,iteration,environment_steps,recent_return,return_mean,kl,seconds"
+    head = "seed,iteration,environment_steps,return_mean,recent_return,kl,seconds"
     assert text.splitlines()[0] == head
-    assert text.splitlines()[1] == "0,1,2,0,3,1,0.0000"
+    assert text.splitlines()[1] == "0,1,2,3,0,1,0.0000"

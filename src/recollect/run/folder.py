@@ -46,8 +46,6 @@ SECONDS = 60.0
 """Between two checkpoints, at least, if nothing else is asked for."""
 LEADING = ("seed", "iteration", "environment_steps")
 """First columns of the progress."""
-FIRST = ("return_mean", "length_mean", "recent_return")
-"""The figures that come before all others."""
 
 
 class RunFolder:
@@ -263,9 +261,7 @@ def progress_rows(
         header: whether the names of the columns come first.
     """
     steps = curves["environment_steps"]
-    # In one order: that of a run that goes on is another, its file's.
-    names = sorted({*curves} - {"environment_steps"}, key=lambda name: (name not in FIRST, name))
-    figures = flat_curves({name: curves[name] for name in names})
+    figures = flat_curves({name: x for name, x in curves.items() if name != "environment_steps"})
     lines = [",".join((*LEADING, *figures, "seconds"))] if header else []
     for column, row in np.argwhere(np.isfinite(steps.T)):
         leading = f"{seeds[row]},{first + column + 1},{int(steps[row, column])}"
