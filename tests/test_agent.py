@@ -380,3 +380,13 @@ def test_ten_lines_tell_what_an_agent_is():
     assert text.startswith("Agent: rnpg on CartPole-v1\n")
     assert "window=3" in text
     assert len(text.splitlines()) <= 11
+
+
+def test_a_resumed_run_remembers_which_agents_were_the_best(tmp_path):
+    lines = ["seed,iteration,environment_steps,mean,low,high", "3,2,10,5.0,4,6", "3,4,20,2.0,1,3"]
+    (tmp_path / "evaluations.csv").write_text("\n".join([*lines, "3,6,30,9.0,8,10"]) + "\n")
+    watch = rc.Evaluate(2, folder=tmp_path)
+    watch.remember(4)
+    assert watch.best == {3: 5.0}
+    assert [row[1] for row in watch.rows] == [2, 4]
+    rc.Evaluate(2, folder=tmp_path / "none").remember(4)

@@ -1,61 +1,30 @@
-"""The command line as a user meets it: real processes, real files."""
+"""The command line as a user meets it: help, names, flags and mistakes."""
 
-import csv
-import json
 import subprocess
 import sys
-from pathlib import Path
+import warnings
 
 import numpy as np
 import pytest
+from commands import in_one_process, recollect
 
 from recollect import cli
 from recollect.algorithms import ALGORITHMS
-from recollect.cli.shared import parse
-from recollect.cli.training import _training
-from recollect.envs import ENVIRONMENTS
+from recollect.cli import flags
+from recollect.cli.plan import Start, plan_training, read_training
+from recollect.envs import ENGINES, ENVIRONMENTS, make
 from recollect.run.presets import default_collector
 from recollect.theory import EXPERIMENTS, Gain, Ode
 from recollect.theory.findings import panels
 from recollect.theory.ode import SERIES
 from recollect.theory.prediction import Prediction, Reusable
 
-FIRST_COLUMNS = ["algorithm", "seed", "iteration", "environment_steps"]
-
-
-def recollect(*words, cwd=None):
-    return subprocess.run(
-        [Path(sys.executable).parent / "recollect", *map(str, words)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-    )
-
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_python_and_the_command_line_start_from_the_same_collector(name):
-    words = ["Unfamiliar-v0"]
-    chosen, _ = parse(_training(name, words), words, "recollect train")
-    assert chosen.collector == default_collector(ALGORITHMS[name]())
-
-
-def in_one_process(*commands, cwd=None):
-    """What some commands print, one after the other in a process; all have to succeed."""
-    program = """
-import json, sys
-from recollect.cli import main
-for words in json.load(sys.stdin):
-    assert main(words) == 0
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        input=json.dumps([[*map(str, words)] for words in commands]),
-        capture_output=True,
-        text=True,
-        cwd=cwd,
+    assert Start.of(name, "Unfamiliar-v0", "auto").preset.collector == default_collector(
+        ALGORITHMS[name]()
     )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 def test_help_and_version():
@@ -98,6 +67,21 @@ def test_help_and_wrong_names_need_no_jax(words, code, says):
     assert result.stdout.splitlines()[-1] == f"{code} []"
 
 
+def test_the_help_of_every_command_needs_no_jax():
+    commands = ("compare", "resume", "eval", "plot", "envs", "algorithms")
+    assert {*commands} == {*flags.COMMANDS} == {*cli.COMMANDS} - {"train", "theory", "paper"}
+    program = f"""
+import sys
+from recollect.cli import main
+codes = [main([command, "--help"]) for command in {commands!r}]
+print(codes, [name for name in ("jax", "numpy", "gymnasium") if name in sys.modules])
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.stdout.splitlines()[-1] == f"{[0] * len(commands)} []"
+    for flag in ("--windows", "--use", "--stochastic", "--x {steps,iterations,seconds}", "--all"):
+        assert flag in result.stdout
+
+
 def _loaded(words, names=HEAVY):
     """What the command line prints, and then its exit code and which modules it has loaded."""
     program = f"""
@@ -115,6 +99,10 @@ def test_the_names_in_the_help_are_those_that_there_are():
     assert tuple(EXPERIMENTS) == cli.EXPERIMENTS
     for name in (*ALGORITHMS, *ENVIRONMENTS, *EXPERIMENTS):
         assert name in cli.HELP
+    for command in cli.COMMANDS:
+        assert f"recollect {command}" in cli.HELP
+    engines = flags.Run.__dataclass_fields__["engine"].type
+    assert engines.__args__ == ENGINES
 
 
 NAMES = """
@@ -162,6 +150,8 @@ def test_training_takes_any_name_and_loads_neither_the_theory_nor_the_paper(tmp_
     *_, wrote, loaded = result.stdout.splitlines()
     assert loaded == "0 ['jax']", result.stderr
     assert wrote.startswith(f"wrote {out}/learning_curves.png")
+    assert "one seed" in result.stdout
+    assert "nan" not in result.stdout
     assert (out / "learning_curves.png").exists()
 
 
@@ -177,117 +167,29 @@ def test_pictures_of_the_theory_take_any_name(tmp_path):
     figure.savefig(tmp_path / "ode.png")
 
 
-def test_train_writes_settings_curves_and_picture(tmp_path):
-    words = (
-        "train",
-        "rnpg",
-        "CartPole-v1",
-        "--window",
-        3,
-        "--iterations",
-        4,
-        "--seeds",
-        2,
-        "--max-steps",
-        20,
-        "--learning-rate",
-        0.05,
-        "--json",
-    )
-    printed = in_one_process(*[(*words, "--out", tmp_path / name) for name in ("a", "b")])
-    figures = json.loads(printed.splitlines()[-1])["rnpg"]
-    assert set(figures) >= {
-        "final_return",
-        "area_under_curve",
-        "standard_error",
-        "environment_steps",
-        "seconds",
-        "compile_seconds",
-    }
-    with (tmp_path / "b" / "curves.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    columns = list(rows[0])
-    assert columns[:4] == FIRST_COLUMNS
-    assert columns[-1] == "seconds"
-    measured = {"return_mean", "length_mean", "ess", "ess_by_age_0", "kl", "refused"}
-    assert measured <= set(columns)
-    assert [(row["seed"], row["iteration"]) for row in rows] == [
-        (str(s), str(i)) for s in (0, 1) for i in (1, 2, 3, 4)
-    ]
-    assert (
-        int(rows[3]["environment_steps"]) + int(rows[7]["environment_steps"])
-        == figures["environment_steps"]
-    )
-    assert float(figures["area_under_curve"]) == pytest.approx(
-        sum(float(row["return_mean"]) for row in rows) / 8, rel=1e-4
-    )
-    settings = json.loads((tmp_path / "a" / "settings.json").read_text())
-    assert settings["algorithms"]["rnpg"]["window"] == 3
-    assert settings["algorithms"]["rnpg"]["learning_rate"] == 0.05
-    assert settings["env"]["max_steps"] == 20
-    assert (tmp_path / "a" / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
-    # The same command again gives the same numbers.
-    without_time = lambda name: [
-        line.rsplit(",", 1)[0] for line in (tmp_path / name / "curves.csv").read_text().splitlines()
-    ]
-    assert without_time("a") == without_time("b")
+@pytest.mark.parametrize("discount", [0.9, 0.99])
+def test_a_discount_is_the_environments_and_the_algorithms(discount):
+    plan, _ = plan_training("rnpg", "LQC", ["--advantages", "exact", "--samples", "3"])
+    assert plan.config.env.discount == plan.config.algorithm.discount == 0.5
+    words = ["--advantages", "exact", "--samples", "3", "--discount", str(discount)]
+    plan, _ = plan_training("rnpg", "LQC", words)
+    assert plan.config.env.discount == plan.config.algorithm.discount == discount
 
 
-def test_compare_runs_all_algorithms_into_a_folder_of_its_own(tmp_path):
-    words = (
-        "--algorithms",
-        "vpg",
-        "rnpg",
-        "--iterations",
-        2,
-        "--seeds",
-        2,
-        "--max-steps",
-        10,
-        "--window",
-        2,
-        "--damping",
-        0.01,
-        "--preset",
-        "paper",
-    )
-    result = recollect("compare", "CartPole-v1", *words, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    (folder,) = (tmp_path / "runs").iterdir()
-    settings = json.loads((folder / "settings.json").read_text())["algorithms"]
-    assert (settings["vpg"]["window"], settings["rnpg"]["window"], settings["rnpg"]["damping"]) == (
-        1,
-        2,
-        0.01,
-    )
-    assert {path.name for path in folder.iterdir()} == {
-        "settings.json",
-        "curves.csv",
-        "learning_curves.png",
-    }
-    for word in ("vpg", "rnpg", "area under curve", "learning_curves.png"):
-        assert word in result.stdout
+def test_only_the_environment_chooses_the_preset(tmp_path):
+    _, start, _ = read_training("rnpg", "Never-v0", ["--out", "Hopper-v5"], "recollect")
+    assert start.source == "default"
+    _, start, _ = read_training("rnpg", "Hopper-v5", ["--out", "LQC"], "recollect")
+    assert start.source == "Hopper-v5"
 
 
-def test_an_environment_with_a_discount_of_its_own(tmp_path):
-    words = (
-        "train",
-        "rnpg",
-        "LQC",
-        "--samples",
-        3,
-        "--advantages",
-        "exact",
-        "--iterations",
-        2,
-        "--seeds",
-        1,
-    )
-    own, told = tmp_path / "own", tmp_path / "told"
-    in_one_process((*words, "--out", own), (*words, "--discount", 0.7, "--out", told))
-    for folder, discount in (own, 0.5), (told, 0.7):
-        settings = json.loads((folder / "settings.json").read_text())
-        assert settings["env"]["discount"] == settings["algorithms"]["rnpg"]["discount"] == discount
+def test_copies_do_not_repeat_what_is_deprecated():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        env = make("Hopper-v4")
+        for copy in range(3):
+            env.make_checked(copy).env.close()
+    assert len([one for one in told if "out of date" in str(one.message)]) == 1
 
 
 MISTAKES = [
@@ -310,6 +212,28 @@ MISTAKES = [
     (["train", "rnpg", "CartPole-v1", "--project", "boks:1:2"], "did you mean 'box'"),
     (["train", "rnpg", "CartPole-v1", "--widow", "3"], "--window"),
     (["compare", "CartPole-v1", "--algorithms", "vpg", "rpgg"], "did you mean 'rpg'"),
+    (["compare", "CartPole-v1", "rnpg", "vnpg"], "--algorithms rnpg vnpg"),
+    (["compare", "CartPole-v1", "--algorithms", "vpg", "--window", "2", "x"], "'x' is no flag"),
+    (["compare", "--seeds", "2", "CartPole-v1"], "the environment has to come first"),
+    (["train", "rnpg", "--seeds", "2", "CartPole-v1"], "recollect train rnpg ENV --seeds 2"),
+    (["train", "rnpg"], "the environment has to come first"),
+    (["train", "rnpg", "CartPole-v1", "--gamma", "0.9"], "did you mean --discount?"),
+    (["train", "rnpg", "CartPole-v1", "--vf-lr", "1"], "did you mean --critic.learning-rate?"),
+    (["train", "rnpg", "CartPole-v1", "--lam=0.9"], "did you mean --advantages.gae-lambda?"),
+    (
+        ["train", "rnpg", "CartPole-v1", "--total-timesteps", "9"],
+        "did you mean --environment-steps?",
+    ),
+    (["train", "rnpg", "CartPole-v1", "--workers", "--engine", "compiled"], "leave it out"),
+    (["train", "rnpg", "CartPole-v1", "--window", "1000000000"], "the run has to remember 1"),
+    (["train", "rnpg", "CartPole-v1", "--resume"], "--resume needs --out"),
+    (["train", "rnpg", "CartPole-v1", "--log-interval", "0"], "log_interval=0"),
+    (["train", "rnpg", "ALE/Pong-v5"], "pip install ale-py"),
+    (["train", "--config", "nowhere"], "nowhere holds no run"),
+    (["theory", "gain", "--env", "Hopper-v5"], "the prediction needs a compiled environment"),
+    (["resume", "nowhere"], "nowhere holds neither a run nor a comparison"),
+    (["eval", "nowhere"], "nowhere holds neither a run nor a comparison"),
+    (["plot", "nowhere"], "nowhere holds neither a run nor a comparison"),
     (
         [
             "train",
@@ -328,28 +252,10 @@ MISTAKES = [
 
 
 def test_mistakes_give_one_message_and_exit_code_2():
-    """All in one process without pytest's type checks."""
-    program = """
-import contextlib, io, json, sys
-from recollect.cli import main
-found = []
-for words in json.load(sys.stdin):
-    with contextlib.redirect_stderr(io.StringIO()) as errors:
-        try:
-            code = main(words)
-        except SystemExit as stop:
-            code = stop.code
-    found.append((code, errors.getvalue()))
-print(json.dumps(found))
-"""
-    words = json.dumps([words for words, _ in MISTAKES])
-    result = subprocess.run(
-        [sys.executable, "-c", program], input=words, capture_output=True, text=True, check=True
-    )
-    found = json.loads(result.stdout.splitlines()[-1])
+    found = in_one_process([words for words, _ in MISTAKES])
     wrong = [
         (words, code, errors)
-        for (words, says), (code, errors) in zip(MISTAKES, found, strict=True)
+        for (words, says), (code, _, errors) in zip(MISTAKES, found, strict=True)
         if code != 2 or says not in errors or "Traceback" in errors
     ]
     assert not wrong

@@ -122,9 +122,8 @@ def test_an_algorithm_of_ones_own_on_the_command_line(tmp_path, capsys):
     few = ["--iterations", "1", "--seeds", "1", "--steps", "8", "--copies", "1"]
     words = ["train", f"{EXAMPLES}/vmpo.py:VMPO", "CartPole-v1", *few, "--gradient-steps", "2"]
     assert main([*words, "--out", str(tmp_path)]) == 0
-    settings = json.loads((tmp_path / "settings.json").read_text())
-    (algorithm,) = settings["algorithms"].values()
-    assert algorithm["gradient_steps"] == 2
+    settings = json.loads((tmp_path / "config.json").read_text())["settings"]
+    assert settings["algorithm"]["gradient_steps"] == 2
     own = tmp_path / "own.py"
     source = (EXAMPLES / "vmpo.py").read_text()
     own.write_text(source.replace("gradient_steps", "steps"))

@@ -90,7 +90,7 @@ def test_everything_runs_where_neither_cores_nor_users_are_known_nor_greek_lette
     ascii_only = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     _python(RUNS, cwd=tmp_path, PYTHONPATH=path, **ascii_only)
     assert "Σ∞" in (tmp_path / "rate" / "verdict.txt").read_text(encoding="utf-8")
-    assert (tmp_path / "train" / "curves.csv").exists()
+    assert (tmp_path / "train" / "progress.csv").exists()
 
 
 def _python(program, cwd=None, **environment):

@@ -226,13 +226,13 @@ def test_experiments_take_a_finite_mdp_from_a_file(tmp_path):
         transitions=env.transitions, rewards=env.rewards, initial=env.initial, discount=0.7
     )
     np.savez(tmp_path / "mine.npz", **arrays)
-    bias = Bias(mdp=tmp_path / "mine.npz", windows=(2,), iterations=8, samples=2, replications=40)
-    assert bias.env.rewards.shape == (2, 3)
+    bias = Bias(env=tmp_path / "mine.npz", windows=(2,), iterations=8, samples=2, replications=40)
+    assert bias.mdp.rewards.shape == (2, 3)
     deviations = bias.simulate(bias.algorithm(2, "policy", 0.01, 0.0, True), 3)
     assert np.isfinite(deviations.fresh).all()
     loaded = make(str(tmp_path / "mine.npz"), max_steps=7)
     assert (float(loaded.discount), loaded.max_steps) == (0.7, 7)
-    np.testing.assert_allclose(loaded.gradient(bias.start), bias.env.gradient(bias.start))
+    np.testing.assert_allclose(loaded.gradient(bias.start), bias.mdp.gradient(bias.start))
     assert (
         main(
             [
@@ -259,7 +259,7 @@ def test_files_that_are_no_mdp_are_explained(tmp_path, arrays, says):
     if arrays is not None:
         np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(ValueError, match=says):
-        Ode(mdp=tmp_path / "bad.npz")
+        Ode(env=tmp_path / "bad.npz")
 
 
 def test_paths_are_compared_with_the_solution_at_their_own_times():

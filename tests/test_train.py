@@ -237,6 +237,9 @@ def test_training_on_bad_numbers_stops_with_one_sentence_and_keeps_the_policy():
     ):
         result = train(Hostile(float("nan")), RNPG(window=2), seeds=2, iterations=50)
     assert result.curves["return_mean"].shape == (2, 10)
+    # One that meets its limit at the same moment was not stopped.
+    with pytest.warns(UserWarning, match=r"20 of 20 updates were refused.*finite[^.]*\.$"):
+        train(Hostile(float("nan")), RNPG(window=2), seeds=2, iterations=10)
     assert np.isfinite(
         np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.policies)])
     ).all()

@@ -39,6 +39,20 @@ def core_numbers() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def memory() -> float:
+    """Bytes of memory that the machine has; infinite where it does not say.
+
+    Example:
+        >>> from recollect.runtime import memory
+        >>> memory() > 2**20
+        True
+    """
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
+
+
 def _cgroup_limit() -> float:
     """CPU time per time, in cores, that the cgroups of this process allow, as containers set it.
 

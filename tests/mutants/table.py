@@ -2754,7 +2754,80 @@ MACHINES = [
     ),
 ]
 
+PICTURES = [
+    *_in(
+        "test_curves",
+        (
+            "curves are drawn against the steps of another seed's iterations",
+            "over_seeds",
+            "np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in seeds",
+            "np.interp(grid, seeds[0][0], y, left=np.nan, right=np.nan) for x, y in seeds",
+            "the_mean_over_seeds_is_taken_at_common_places",
+        ),
+        (
+            "the interval is that of many seeds",
+            "over_seeds",
+            "np.maximum(present - 1, 1)",
+            "1000",
+            "the_mean_over_seeds_is_taken_at_common_places",
+        ),
+        (
+            "a curve goes on where few seeds are left",
+            "over_seeds",
+            "2 * present >= len(seeds)",
+            "present >= 1",
+            "the_mean_over_seeds_is_taken_at_common_places",
+        ),
+        (
+            "runs of a comparison are sorted by letters",
+            "natural_order",
+            "int(part) if part.isdigit() else part",
+            "part",
+            "a_comparison_lists_its_runs_as_the_library_does",
+        ),
+        (
+            "an algorithm takes the colour of its place",
+            "colours_of",
+            "own[name] or rest[name]",
+            "COLOURS[names.index(name)]",
+            "one_colour_for_one_algorithm",
+        ),
+        (
+            "columns of the progress are in the order of the curves",
+            "progress_rows",
+            'sorted({*curves} - {"environment_steps"}, key=lambda name: (name not in FIRST, name))',
+            '[name for name in curves if name != "environment_steps"]',
+            "columns_of_the_progress_have_one_order",
+        ),
+    ),
+    *_in(
+        "test_cli",
+        (
+            "the environment keeps its discount where another is given",
+            "_plan",
+            "float(algorithm.discount) if exact else None",
+            "None",
+            "a_discount_is_the_environments_and_the_algorithms",
+        ),
+        (
+            "the algorithm keeps its discount where the environment has one",
+            "Start.of",
+            "discount=float(exact.discount)",
+            "discount=start.algorithm.discount",
+            "a_discount_is_the_environments_and_the_algorithms",
+        ),
+        (
+            "every copy repeats what is deprecated",
+            "HostEnv.make_checked",
+            'simplefilter("ignore"',
+            'simplefilter("always"',
+            "copies_do_not_repeat_what_is_deprecated",
+        ),
+    ),
+]
+
 MUTANTS = [
+    *PICTURES,
     *NORMALISING,
     *KEEPING,
     *MACHINES,

@@ -4,6 +4,7 @@ A callback is any function of the run and of the figures of its latest iteration
 False stops the run.
 """
 
+import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from recollect.agent.evaluate import evaluate
 from recollect.checks import check_count, check_number
 from recollect.run.session import Session
 from recollect.serial import write_csv
+
+EVALUATIONS = "evaluations.csv"
+COLUMNS = ("seed", "iteration", "environment_steps", "mean", "low", "high")
+"""Of that file."""
 
 
 class Checkpoint:
@@ -106,9 +111,24 @@ class Evaluate:
                 self.best[seed] = mean.value
                 self._keep(run, index)
         if self.folder is not None:
-            columns = ("seed", "iteration", "environment_steps", "mean", "low", "high")
-            write_csv(self.folder / "evaluations.csv", columns, self.rows)
+            write_csv(self.folder / EVALUATIONS, COLUMNS, self.rows)
         return min(latest) < self.target_return
+
+    def remember(self, iteration: int) -> None:
+        """Go on with the evaluations that its folder holds of a run that is resumed.
+
+        Args:
+            iteration: where the run goes on from; what came after it is forgotten.
+        """
+        if self.folder is None or not (self.folder / EVALUATIONS).is_file():
+            return
+        with (self.folder / EVALUATIONS).open(newline="", encoding="utf-8") as file:
+            _, *rows = csv.reader(file)
+        for seed, at, steps, mean, low, high in rows:
+            if int(at) <= iteration:
+                row = (int(seed), int(at), int(steps), float(mean), float(low), float(high))
+                self.rows.append(row)
+                self.best[int(seed)] = max(float(mean), self.best.get(int(seed), -np.inf))
 
     def _keep(self, run: Session, index: int) -> None:
         if self.folder is not None:

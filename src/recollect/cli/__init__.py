@@ -1,11 +1,17 @@
-"""The command line: its help, and which command was meant.
+"""The command line: its help, which command was meant, and how every one of them ends.
 
-Nothing here needs JAX, so that help and mistyped commands are answered at once. Each command is
-loaded when it is run.
+Nothing here needs JAX, so that help and mistyped commands are answered at once. A command is a
+function of its words in a module of its own, which is loaded when it is run.
 """
 
+import contextlib
+import importlib
 import io
+import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 
 from recollect import __version__
 from recollect.checks import check_name
@@ -24,16 +30,34 @@ ENVIRONMENTS = (
     "Garnet",
 )
 EXPERIMENTS = ("normality", "process", "rate", "ode", "bias", "constant", "gain", "fisher")
+COMMANDS = {
+    "train": "training",
+    "compare": "training",
+    "resume": "training",
+    "eval": "evaluating",
+    "plot": "plotting",
+    "envs": "listing",
+    "algorithms": "listing",
+    "theory": "theory",
+    "paper": "paper",
+}
+"""Modules of the commands, by their names, which are those of the functions there, too."""
 
 HELP = f"""recollect {__version__}: policy gradients that reuse the trajectories of past policies.
 
 usage:
   recollect train ALGORITHM ENV [flags]    train one algorithm on several seeds
+  recollect train --config FILE            repeat a run
   recollect compare ENV [flags]            train several algorithms on the same seeds
+  recollect resume RUN                     go on with a run that was stopped
+  recollect eval RUN [flags]               returns of what a run has learned
+  recollect plot RUN ... [flags]           learning curves of runs
+  recollect envs                           environments
+  recollect algorithms                     algorithms
   recollect theory EXPERIMENT [flags]      check a theorem of the paper, with figures and pictures
   recollect paper [FIGURE ...] [flags]     the experiments of the paper, an answer to every claim
+  recollect COMMAND --help                 all flags of a command
   recollect train ALGORITHM --help         all flags of an algorithm
-  recollect compare --help                 all flags of a comparison
   recollect theory EXPERIMENT --help       all flags of an experiment
   recollect --version
 
@@ -45,21 +69,28 @@ environments:  {", ".join(ENVIRONMENTS)} (compiled)
                NAME.npz, a finite MDP as arrays (transitions, rewards, initial, discount)
 experiments:   {", ".join(EXPERIMENTS)}
 
-Each run writes a folder below runs/: settings.json, curves.csv and learning_curves.png.
+A run is kept in runs/ENV/ALGORITHM/NUMBER/, a comparison in runs/ENV/compare/NUMBER/: settings
+(config.json), curves (progress.csv), episodes, checkpoints and learning_curves.png. Ctrl-C loses
+nothing: resume goes on bit for bit as if it had never stopped.
 
 Settings: those tuned for the algorithm and the environment where there are any, the paper's for
 LQC and tables, else defaults for unfamiliar tasks; --preset default or --preset paper decides.
 
 examples:
   recollect train rtrpo CartPole-v1 --target-return 475 --environment-steps 50000
-  recollect train rppo InvertedPendulum-v5 --environment-steps 40000 --policy.head squashed
+  recollect eval runs/CartPole-v1/rtrpo/0001 --episodes 100
   recollect train rtrpo Hopper-v5 --environment-steps 200000
   recollect train rtrpo Hopper-v5 --on ray --cluster auto --actors 8 --lag 1
   recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --preset paper
+  recollect compare CartPole-v1 --algorithms rnpg --windows 1 5 20
   recollect theory normality --cases 5 1 5 10 --iterations 50000
   recollect train rnpg LQC --samples 5 --advantages exact --learning-rate 1 --step-decay 0.9
   recollect train examples/vmpo.py:VMPO CartPole-v1 --environment-steps 50000
 """
+
+
+class Terminated(BaseException):
+    """The process was asked to end (SIGTERM); like an interrupt, no failure of the program."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,7 +101,13 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        return _dispatch(words)
+        with _termination():
+            return _answer(words)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. Nothing may be written to it at exit, either.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
     except (ValueError, OSError) as error:
         return _say(error)
     except RuntimeError as error:
@@ -80,44 +117,63 @@ def main(arguments: list[str] | None = None) -> int:
         if not isinstance(error, EnvironmentFailure):
             raise
         return _say(error)
-    except KeyboardInterrupt:
-        print("recollect: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        return _say(stop, "interrupted", 128 + signal.SIGINT)
+    except Terminated as stop:
+        return _say(stop, "terminated", 128 + signal.SIGTERM)
 
 
-def _say(error: Exception) -> int:
-    print(f"recollect: {error}", file=sys.stderr)
-    return 2
+@contextlib.contextmanager
+def _termination() -> Iterator[None]:
+    """A context in which a request to end is raised, so that runs are kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def raise_it(number, frame):
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, raise_it)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _say(stop: BaseException, text: str | None = None, code: int = 2) -> int:
+    """Print what stopped the program, and how to go on, in one line."""
+    notes = getattr(stop, "__notes__", [])
+    print(f"recollect: {'; '.join([text or str(stop), *notes])}", file=sys.stderr)
+    return code
+
+
+def _answer(words: list[str]) -> int:
+    """The exit code of a command, after all that it printed has been written."""
+    try:
+        code = _dispatch(words)
+    except SystemExit as stop:  # tyro's, after help or a usage error
+        code = stop.code if isinstance(stop.code, int) else 0
+    sys.stdout.flush()
+    return code
 
 
 def _dispatch(words: list[str]) -> int:
-    command, *rest = words or ["--help"]
+    command, *flags = words or ["--help"]
     if command in ("--help", "-h"):
         print(HELP, end="")
         return 0
     if command == "--version":
         print(f"recollect {__version__}")
         return 0
-    check_name("command", command, ("train", "compare", "theory", "paper"))
-    if command == "compare":
-        from recollect.cli.training import compare
-
-        return compare(rest, words)
-    if command == "paper":
-        from recollect.cli.paper import paper
-
-        return paper(rest)
-    if not rest or rest[0] in ("--help", "-h"):
+    check_name("command", command, COMMANDS)
+    if command in ("train", "theory") and (not flags or flags[0] in ("--help", "-h")):
         print(HELP, end="")
-        return 0 if rest else 2
-    name, *flags = rest
+        return 0 if flags else 2
     if command == "theory":
-        check_name("experiment", name, EXPERIMENTS)
-        from recollect.cli.theory import theory
-
-        return theory(name, flags, words)
-    if ":" not in name:
-        check_name("algorithm", name, ALGORITHMS, source="FILE.py:NAME")
-    from recollect.cli.training import train_one
-
-    return train_one(name, flags, words)
+        check_name("experiment", flags[0], EXPERIMENTS)
+    if command == "train" and ":" not in flags[0] and not flags[0].startswith("-"):
+        check_name("algorithm", flags[0], ALGORITHMS, source="FILE.py:NAME")
+    if {"--help", "-h"} & {*flags} and command not in ("train", "theory", "paper"):
+        importlib.import_module("recollect.cli.flags").show_help(command)
+    module = importlib.import_module(f"recollect.cli.{COMMANDS[command]}")
+    return getattr(module, command)(flags, words)

@@ -22,6 +22,7 @@ from tyro.constructors import (
 )
 
 from recollect.checks import check_name
+from recollect.cli import flags
 from recollect.envs.base import AbstractOracle
 from recollect.estimate.advantages import (
     GAE,
@@ -50,6 +51,12 @@ from recollect.step.solve import (
 
 REGISTRY = ConstructorRegistry()
 """How types that tyro does not know are read."""
+
+
+def parse(kind: Any, words: list[str], program: str, **options: Any) -> tuple[Any, list[str]]:
+    """`flags.parse` for dataclasses that hold algorithms and rules."""
+    with REGISTRY:
+        return flags.parse(kind, words, program, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +180,20 @@ def _own(text: str, kind: Kind) -> tuple[type, list[str]]:
     if not (isinstance(made, type) and issubclass(made, kind.base)):
         raise ValueError(f"{source}:{name} is no {kind.base.__name__}; derive it from that.")
     return made, words
+
+
+def own_names(rules: Any) -> list[str]:
+    """FILE.py:NAME of the rules of one's own that flags ask for."""
+    texts = [(KINDS[field], text) for field, text in vars(rules).items() if text is not None]
+    words = [text.split(":") for kind, text in texts if text.split(":")[0] not in kind.names]
+    return [":".join(parts[:2]) for parts in words]
+
+
+def load_classes(names: Sequence[str]) -> list[type]:
+    """The classes that several FILE.py:NAME stand for."""
+    found = [load(name) for name in names]
+    made = [one() if callable(one) and not isinstance(one, type) else one for one in found]
+    return [one if isinstance(one, type) else type(one) for one in made]
 
 
 def load(name: str) -> Any:

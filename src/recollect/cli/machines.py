@@ -5,9 +5,10 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
-from recollect.machines import AbstractMachines, Local, Ray
+if TYPE_CHECKING:
+    from recollect.machines import AbstractMachines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +26,10 @@ class Machines:
     """For --on ray: `auto` for the cluster of this machine, or HOST:PORT; a new one on this machine
     if not given."""
 
-    def chosen(self) -> AbstractMachines | None:
+    def chosen(self) -> "AbstractMachines | None":
         """What `train` is to be given."""
+        from recollect.machines import Local, Ray  # here, as they bring JAX
+
         if self.on == "ray":
             return Ray(actors=self.actors, lag=self.lag, cluster=self.cluster)
         if self.cluster is not None:

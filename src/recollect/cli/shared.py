@@ -1,33 +1,21 @@
-"""What the commands share: flags become objects, and results are printed as they are."""
+"""What the commands share: results are printed as they are, whoever reads them."""
 
 import sys
-import warnings
-from typing import Any
 
 import matplotlib
-import tyro
 from rich.console import Console
-
-from recollect.cli.fields import REGISTRY
 
 matplotlib.use("agg")
 
-
-def parse(kind: Any, words: list[str], program: str, strict: bool = True) -> tuple[Any, list[str]]:
-    """The flags as an object of `kind`, and (unless `strict`) those that it does not know."""
-    with warnings.catch_warnings():
-        # Modules as defaults are frozen, which tyro cannot see.
-        warnings.filterwarnings("ignore", message="Mutable type", category=UserWarning)
-        with REGISTRY:
-            if strict:
-                return tyro.cli(kind, args=words, prog=program), []
-            return tyro.cli(kind, args=words, prog=program, return_unknown_args=True)
+PIPED = 1000
+"""Columns where no terminal says how many there are: no table is cut or wrapped in a file."""
 
 
-def console(width: int, stderr: bool = False) -> Console:
-    """Where results go; `width` is for tables where no terminal says how wide it is.
+def console(stderr: bool = False) -> Console:
+    """Where results go.
 
     Names of files and environments are the user's and may hold anything, brackets too.
     """
-    known = None if sys.stdout.isatty() else width
-    return Console(stderr=stderr, width=known, markup=False, emoji=False, highlight=False)
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PIPED
+    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)

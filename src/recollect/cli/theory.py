@@ -1,44 +1,53 @@
 """`recollect theory EXPERIMENT`: the theorems of the paper, checked."""
 
 import dataclasses
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 import jax
 import tyro
 
 from recollect import __version__
-from recollect.cli.shared import console, parse
+from recollect.cli.flags import parse
+from recollect.cli.shared import console
+from recollect.run.folder import numbered_folder
 from recollect.runtime import use_compilation_cache
 from recollect.serial import to_json, write_settings
 from recollect.theory import EXPERIMENTS
 
+Experiment = TypeVar("Experiment")
 
-def theory(name: str, flags: list[str], words: list[str]) -> int:
-    experiment = EXPERIMENTS[name]
-    where = tyro.conf.arg(help="Folder for the results; a new one below runs/ if not given.")
-    as_json = tyro.conf.arg(help="Print the table as one JSON list in the last line.")
-    own = Annotated[experiment, tyro.conf.arg(name="")]
-    kind = dataclasses.make_dataclass(
-        "Theory",
-        [
-            ("experiment", own, dataclasses.field(default_factory=experiment)),
-            ("out", Annotated[Path | None, where], None),
-            ("json", Annotated[bool, as_json], False),
-        ],
-        frozen=True,
+
+@dataclasses.dataclass(frozen=True)
+class Theory(Generic[Experiment]):
+    """An experiment, and where its results go."""
+
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    out: Path | None = None
+    """Folder for the results; if not given, the next free number below runs/theory/EXPERIMENT/."""
+    json: bool = False
+    """Print the table as one JSON list in the last line."""
+
+
+def theory(flags: list[str], words: list[str]) -> int:
+    """`recollect theory EXPERIMENT`."""
+    name, *rest = flags
+    kind = EXPERIMENTS[name]
+    chosen, _ = parse(
+        Theory[kind],
+        rest,
+        f"recollect theory {name}",
+        default=Theory(kind()),
+        description=kind.__doc__,
     )
-    kind.__doc__ = experiment.__doc__
-    chosen, _ = parse(kind, flags, f"recollect theory {name}")
-    folder = chosen.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-theory-{name}"
+    folder = chosen.out or numbered_folder(Path("runs") / "theory" / name)
     folder.mkdir(parents=True, exist_ok=True)
     about = dict(command=["recollect", *words], version=__version__, jax=jax.__version__)
     write_settings(folder / "settings.json", {**about, name: chosen.experiment})
     use_compilation_cache()
     findings = chosen.experiment.run()
     written = findings.write(folder)
-    out = console(width=160, stderr=chosen.json)
+    out = console(stderr=chosen.json)
     out.print(findings.table())
     out.print(findings.verdict)
     names = ", ".join(path.name for path in written)

@@ -1,308 +1,298 @@
-"""`recollect train` and `recollect compare`.
+"""`recollect train`, `recollect compare` and `recollect resume`: runs, each kept in a folder.
 
-Their flags are the fields of the algorithms and of `Run`.
+Everything is checked and every folder made before the first run begins. A run writes its folder as
+it goes on; what stops it, an interrupt or anything else, ends in one line that tells how to resume.
 """
 
+import contextlib
 import dataclasses
-from datetime import datetime
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import TextIO
 
-import jax
-import tyro
+from recollect.agent.callbacks import Evaluate
+from recollect.checks import check_count
+from recollect.cli.evaluating import EVALUATION
+from recollect.cli.fields import load_classes
+from recollect.cli.flags import Limits, Repeat, Resume, Run, Watch, parse
+from recollect.cli.machines import answers
+from recollect.cli.plan import (
+    Plan,
+    given_env,
+    plan_comparison,
+    plan_training,
+    read_training,
+    source_words,
+)
+from recollect.cli.shared import console
+from recollect.report.curves import read_curve, runs_in, write_curves
+from recollect.report.plot import draw_curves
+from recollect.report.tables import reached, summarise, table
+from recollect.run.config import RunConfig
+from recollect.run.folder import (
+    BEST,
+    RunFolder,
+    delete_run,
+    holds_run,
+    numbered_folder,
+    read_config,
+)
+from recollect.run.log import TensorBoard
+from recollect.run.session import Until
+from recollect.run.show import Lines
+from recollect.run.snapshot import Snapshot
+from recollect.run.train import Training, execute, on_machines
+from recollect.serial import differences, to_json
 
-from recollect import __version__
-from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
-from recollect.checks import check_name
-from recollect.cli.fields import load, rule_flags, with_rules
-from recollect.cli.machines import Machines, answers
-from recollect.cli.shared import console, parse
-from recollect.collect.compiled import Draws, Episodes, Steps
-from recollect.collect.rollout import AbstractCollector
-from recollect.envs import AbstractEnv, AbstractOracle, Engine, HostEnv, make
-from recollect.policies.architecture import Architecture
-from recollect.report.plot import learning_curves
-from recollect.report.tables import summarise, table, write_curves
-from recollect.run.presets import Preset, default_collector, preset, settings_for
-from recollect.run.train import check_algorithm, train
-from recollect.serial import to_json, write_settings
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """How much is run, and where it goes."""
-
-    iterations: int | None = None
-    """Iterations of each seed; 100 if no limit is given."""
-    environment_steps: int | None = None
-    """Stop a seed after this many environment steps."""
-    target_return: float | None = None
-    """Stop a seed when the mean over its latest 20 episodes reaches this."""
-    seeds: int = 5
-    """How many seeds."""
-    first_seed: int = 0
-    """The number of the first seed."""
-    episodes: int | None = None
-    """Collect this many whole episodes an iteration."""
-    samples: int | None = None
-    """Collect this many independent draws from the occupancy measure an iteration."""
-    steps: int | None = None
-    """Collect this many steps in each of --copies copies of the environment an iteration."""
-    copies: int | None = None
-    """Copies of the environment for --steps."""
-    preset: Literal["auto", "default", "paper"] = "auto"
-    """Settings to start from: `default` serves an unfamiliar task, `paper` has those of the paper.
-    `auto` takes what was tuned for the environment, where there is anything, the paper's for
-    tables and LQC, and else the defaults."""
-    max_steps: int | None = None
-    """Cut episodes after this many steps; the environment's own limit if not given."""
-    engine: Engine = "auto"
-    """What runs the environment: auto takes a compiled one where there is one, else Gymnasium's."""
-    workers: bool = False
-    """Run every copy of a Gymnasium environment in a process of its own, for environments that
-    are slow."""
-    machines: Annotated[Machines, tyro.conf.arg(name="")] = dataclasses.field(default=Machines())
-    out: Path | None = None
-    """Folder for the results; a new one below runs/ if not given."""
-    json: bool = False
-    """Print the summary as one JSON object in the last line."""
+RUNS = Path("runs")
+PICTURE = "learning_curves.png"
+CURVES = "curves.csv"
+BOARD = "tensorboard"
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Train several algorithms on the same seeds and draw their learning curves.
+class Job:
+    """A run with its folder, which has been made or opened."""
 
-    Flags of the algorithms (recollect train ALGORITHM --help) apply to those that have them;
-    vanilla ones keep their window of 1.
-    """
-
-    env: tyro.conf.Positional[str]
-    """Name of the environment."""
-    run: Annotated[Run, tyro.conf.arg(name="")] = Run()
-    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
-    """Names of algorithms."""
+    name: str
+    config: RunConfig
+    until: Until
+    folder: RunFolder
+    snapshot: Snapshot | None = None
+    """Where to go on from."""
 
 
-def train_one(name: str, flags: list[str], words: list[str]) -> int:
-    """`recollect train NAME`."""
-    chosen, _ = parse(_training(name, flags), flags, f"recollect train {name}")
-    with answers(chosen.run.json and chosen.run.machines.on == "ray") as out:
-        return _execute({name: chosen}, chosen.env, chosen.run, words, out)
+def train(flags: list[str], words: list[str]) -> int:
+    """`recollect train ALGORITHM ENV`, or `recollect train --config FILE`."""
+    if any(word.partition("=")[0] == "--config" for word in flags):
+        return _repeat(flags, words)
+    name, *rest = flags
+    if rest[:1] in ([], ["--help"], ["-h"]):
+        read_training(name, None, rest, f"recollect train {name} ENV")
+    env, rest = _env(rest, f"recollect train {name}")
+    plan, run = plan_training(name, env, rest)
+    return _train(plan, run, words, f"{plan.name} on {env}: {source_words(plan.config.source)}")
+
+
+def _repeat(flags: list[str], words: list[str]) -> int:
+    """`recollect train --config FILE`."""
+    asked, _ = parse(Repeat, flags, "recollect train")
+    facts = read_config(asked.config)
+    env = given_env(facts["settings"], asked.env)
+    config = RunConfig.from_plain(facts["settings"], env=env, use=load_classes(asked.use))
+    until = _until(asked, Until(**facts["until"]))
+    plan = Plan(config.algorithm_name, config, until, asked.use)
+    about = f"{plan.name} on {config.env_name}: the settings of {asked.config}"
+    return _train(plan, asked, words, about)
+
+
+def _train(plan: Plan, asked: Run | Repeat, words: list[str], about: str) -> int:
+    _check(asked)
+    path = asked.out or numbered_folder(RUNS / plan.env_folder_name / plan.folder_name)
+    job = _job(plan, path, asked, words)
+    _say(asked, about)
+    return _carry_out([job], asked, path, _resume_words(path, asked, [plan], words))
 
 
 def compare(flags: list[str], words: list[str]) -> int:
-    """`recollect compare`."""
-    comparison, unknown = parse(Comparison, flags, "recollect compare", strict=False)
-    trainings = {}
-    known = set()
-    for name in comparison.algorithms:
-        kind = _training(name, flags)
-        chosen, foreign = parse(kind, [comparison.env, *unknown], "recollect compare", strict=False)
-        known |= {word for word in unknown if word not in foreign}
-        if name in ALGORITHMS and ALGORITHMS[name]().window == 1:
-            vanilla = {
-                field: 1
-                for field in ("window", "fisher_window")
-                if hasattr(chosen.algorithm, field)
-            }
-            chosen = dataclasses.replace(
-                chosen, algorithm=dataclasses.replace(chosen.algorithm, **vanilla)
-            )
-        trainings[name] = chosen
-    for word in unknown:
-        if word.startswith("--") and word not in known:
-            raise ValueError(
-                f"{word} is a flag of none of {', '.join(trainings)}; see recollect train "
-                "ALGORITHM --help."
-            )
-    with answers(comparison.run.json and comparison.run.machines.on == "ray") as out:
-        return _execute(trainings, comparison.env, comparison.run, words, out)
+    """`recollect compare ENV`."""
+    env, rest = _env(flags, "recollect compare")
+    plans, run = plan_comparison(env, rest)
+    _check(run)
+    path = run.out or numbered_folder(RUNS / plans[0].env_folder_name / "compare")
+    if holds_run(path):
+        raise ValueError(f"{path} holds a run, which is no comparison; choose another folder.")
+    jobs = [_job(plan, path / plan.folder_name, run, words) for plan in plans]
+    for plan in plans:
+        _say(run, f"{plan.name}: {source_words(plan.config.source)}")
+    return _carry_out(jobs, run, path, _resume_words(path, run, plans, words))
 
 
-def _training(name: str, flags: list[str]):
-    """The flags of an algorithm, whose defaults are the settings to start from."""
-    if name in ALGORITHMS:
-        source = _source(flags)
-        start = preset(name, source)
-        about = ALGORITHMS[name].__doc__
-    else:
-        source = name
-        start = own_preset(name)
-        about = type(start.algorithm).__doc__
-    rules = rule_flags(start.algorithm)
-    # Twice: which rules are chosen decides which flags there are.
-    asked = [word for word in flags if word not in ("--help", "-h")]
-    chosen, _ = parse(rules, asked, "recollect train", strict=False)
-    algorithm = with_rules(start.algorithm, chosen)
-    kind = dataclasses.make_dataclass(
-        "Training",
-        [
-            (
-                "env",
-                Annotated[
-                    str, tyro.conf.Positional, tyro.conf.arg(help="Name of the environment.")
-                ],
-            ),
-            ("run", Annotated[Run, tyro.conf.arg(name="")], Run()),
-            ("rules", Annotated[rules, tyro.conf.arg(name="")], rules()),
-            (
-                "algorithm",
-                Annotated[type(algorithm), tyro.conf.arg(name="")],
-                dataclasses.field(default=algorithm),
-            ),
-            ("policy", Architecture, dataclasses.field(default=start.policy)),
-            ("collector", tyro.conf.Suppress[Any], dataclasses.field(default=start.collector)),
-            ("source", tyro.conf.Suppress[str], dataclasses.field(default=source)),
-        ],
-        frozen=True,
-    )
-    kind.__doc__ = f"{about}\n\nDefaults shown are {_SOURCES.get(source, source)}."
-    return kind
+def resume(flags: list[str], words: list[str]) -> int:
+    """`recollect resume RUN`."""
+    asked, _ = parse(Resume, flags, "recollect resume")
+    _check(asked)
+    use = load_classes(asked.use)
+    jobs = []
+    for name, path in runs_in(asked.run).items():
+        folder = RunFolder.open(path, asked.checkpoint_seconds)
+        env = given_env(read_config(path)["settings"], asked.env)
+        snapshot = folder.latest(env=env, use=use)
+        for field, before, after in snapshot.changed:
+            raise ValueError(f"{path} holds a run with {field}={before}, not {after}.")
+        jobs.append(Job(name, snapshot.config, _until(asked, folder.until), folder, snapshot))
+        _say(asked, f"{name}: goes on after {snapshot.iteration} iterations")
+    return _carry_out(jobs, asked, asked.run, ["recollect", *words])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Preset:
-    """The flag of `Run` that has to be known before the others."""
-
-    preset: str = "auto"
-
-
-_SOURCES = {
-    "default": "the default settings, for a task that nothing was tuned for",
-    "paper": "the settings of the paper",
-}
+def _env(words: list[str], program: str) -> tuple[str, list[str]]:
+    """The environment, which stands first, and the words behind it."""
+    if not words or words[0].startswith("-"):
+        raise ValueError(
+            f"the environment has to come first: {shlex.join([*program.split(), 'ENV', *words])}."
+        )
+    return words[0], words[1:]
 
 
-def _source(flags: list[str]) -> str:
-    """Which settings to start from: what --preset says, or what there is for the environment."""
-    words = [word for word in flags if word not in ("--help", "-h")]
-    asked, _ = parse(_Preset, words, "recollect train", strict=False)
-    if asked.preset in ("default", "paper"):
-        return asked.preset
-    known = [settings_for(word) for word in words if word != "paper" and not word.startswith("-")]
-    return next((source for source in known if source != "default"), "default")
+def _until(asked: Limits, before: Until) -> Until:
+    """The limits that are given, or those of before."""
+    if {"iterations", "environment_steps"} & asked.given.keys():
+        return Until(**asked.given)
+    return dataclasses.replace(before, **asked.given)
 
 
-def own_preset(name: str) -> Preset:
-    """Defaults of an algorithm of one's own, FILE.py:NAME or MODULE:NAME."""
-    if ":" not in name:
-        check_name("algorithm", name, ALGORITHMS, source="FILE.py:NAME")
-    made = load(name)
-    algorithm = check_algorithm(made() if callable(made) else made)
-    for field in (*dataclasses.fields(Run), *dataclasses.fields(Machines)):
-        if hasattr(algorithm, field.name):
-            raise ValueError(
-                f"{name} has a field {field.name!r}, which is a flag of recollect train already; "
-                "give it another name."
-            )
-    return Preset(algorithm, default_collector(algorithm))
+def _check(asked: Watch) -> None:
+    """Raise for flags that do not go together, before any folder is made."""
+    check_count("log_interval", asked.log_interval)
+    if asked.evaluate_every is not None:
+        check_count("evaluate_every", asked.evaluate_every)
+    if asked.tensorboard:
+        TensorBoard(RUNS)  # raises if its package is not there
+    if isinstance(asked, Run | Repeat) and asked.resume and (asked.overwrite or asked.out is None):
+        raise ValueError("--resume needs --out, and excludes --overwrite.")
 
 
-def _execute(
-    trainings: dict[str, Any], env_name: str, run: Run, words: list[str], answer: TextIO
+def _job(plan: Plan, path: Path, asked: Run | Repeat, words: list[str]) -> Job:
+    """The run with its folder: a new one, or with --resume the one that is there."""
+    config = on_machines(plan.config, asked.chosen())
+    seconds = asked.checkpoint_seconds
+    if asked.overwrite and holds_run(path):
+        _delete(path)
+    if not (asked.resume and holds_run(path)):
+        command = ["recollect", *words]
+        folder = RunFolder.create(path, config, plan.until, seconds=seconds, command=command)
+        return Job(plan.name, config, plan.until, folder)
+    now = json.loads(json.dumps(config.plain()))
+    for name, before, after in differences(read_config(path)["settings"], now):
+        raise ValueError(
+            f"{path} holds a run with {name}={before}, not {after}; give --overwrite, or another "
+            "--out."
+        )
+    folder = RunFolder.open(path, seconds)
+    snapshot = folder.latest(env=config.env, algorithm=config.algorithm, policy=config.policy)
+    return Job(plan.name, config, plan.until, folder, snapshot)
+
+
+def _resume_words(
+    path: Path, asked: Run | Repeat, plans: Sequence[Plan], words: list[str]
+) -> list[str]:
+    """The command that goes on with runs."""
+    if asked.resume:  # the same again: its limits may be others than those of the folder
+        return ["recollect", *words]
+    command = ["recollect", "resume", str(path)]
+    own = dict.fromkeys(name for plan in plans for name in plan.own)
+    command += ["--use", *own] if own else []
+    env = plans[0].config.env_name
+    return command + (["--env", env] if ":" in env else [])
+
+
+def _say(asked: Watch, text: str) -> None:
+    """Print a line, unless --quiet."""
+    if not asked.quiet:
+        console(stderr=asked.json).print(text, soft_wrap=True)
+
+
+def _carry_out(jobs: Sequence[Job], asked: Watch, path: Path, resume_words: list[str]) -> int:
+    """Run all, tell what came out, and draw it; a single run is kept in `path` itself."""
+    with answers(asked.json and asked.on == "ray") as answer:
+        return _carry_out_all(jobs, asked, path, resume_words, answer)
+
+
+def _carry_out_all(
+    jobs: Sequence[Job], asked: Watch, path: Path, resume_words: list[str], answer: TextIO
 ) -> int:
-    on = run.machines.chosen()
-    env, algorithms = _environment(
-        env_name, {name: training.algorithm for name, training in trainings.items()}, run
-    )
-    collectors = {name: _collector(run, training.collector) for name, training in trainings.items()}
-    policies = {name: training.policy for name, training in trainings.items()}
-    # MODULE:NAME is the name of an environment, but not of a folder on Windows.
-    called = "-".join([Path(name).name.replace(":", "-") for name in (*algorithms, env_name)])
-    folder = run.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{called}"
-    folder.mkdir(parents=True, exist_ok=True)
-    about = dict(command=["recollect", *words], version=__version__, jax=jax.__version__)
-    settings = dict(**about, env=env, run=run)
-    write_settings(
-        folder / "settings.json",
-        {**settings, "collectors": collectors, "policies": policies, "algorithms": algorithms},
-    )
-
-    out = console(width=120, stderr=run.json)
-    for name, training in trainings.items():
-        tuned = f"the settings tuned for {training.source}"
-        out.print(f"{name}: {_SOURCES.get(training.source, tuned)}", soft_wrap=True)
-    limitless = run.iterations is None and run.environment_steps is None
-    runs = {}
-    stopped = None
-    for name, algorithm in algorithms.items():
+    trainings: dict[str, Training] = {}
+    written: list[str] = []
+    for job in jobs:
         try:
-            runs[name] = train(
-                env,
-                algorithm,
-                collector=collectors[name],
-                policy=policies[name],
-                seeds=range(run.first_seed, run.first_seed + run.seeds),
-                iterations=100 if limitless else run.iterations,
-                environment_steps=run.environment_steps,
-                target_return=run.target_return,
-                label=f"{name:>5}",
-                on=on,
-            )
-        except BaseException as stop:  # whatever it is, what was learned before it is written down
-            stopped = stop
-            learned = getattr(stop, "training", None)
-            runs |= {} if learned is None else {name: learned}
-            break
-    if stopped is not None and not runs:
-        raise stopped
-    write_curves(folder / "curves.csv", runs)
-    title = env_name if run.max_steps is None else f"{env_name}, at most {run.max_steps} steps"
-    learning_curves(
-        folder / "learning_curves.png",
-        {name.upper(): run.curves["return_mean"] for name, run in runs.items()},
-        title,
-    )
-
-    summaries = {name: summarise(training) for name, training in runs.items()}
-    out.print(table(summaries))
-    out.print(f"wrote {folder}/learning_curves.png, curves.csv, settings.json", soft_wrap=True)
-    if run.json:
-        found = {name: dataclasses.asdict(summary) for name, summary in summaries.items()}
+            trainings[job.name] = _execute(job, asked)
+            runs = {job.name: job.folder.path for job in jobs if job.name in trainings}
+            written = _draw(path, runs)
+        except BaseException as stop:
+            if isinstance(stop, ValueError) and not job.folder.checkpoints():
+                # It could not begin: the machine's memory, say, did not allow it.
+                _delete(job.folder.path)
+            else:
+                stop.add_note(f"go on with: {shlex.join(resume_words)}")
+            raise
+    _report(trainings, jobs, asked)
+    _say(asked, f"wrote {path}/{', '.join(written)}")
+    if asked.json:
+        summaries = {name: summarise(training) for name, training in trainings.items()}
+        found = {name: dataclasses.asdict(one) for name, one in summaries.items()}
         print(to_json(found), file=answer)
-    if stopped is not None:
-        raise stopped
     return 0
 
 
-def _environment(
-    name: str, algorithms: dict[str, AbstractAlgorithm], run: Run
-) -> tuple[AbstractEnv | HostEnv, dict[str, AbstractAlgorithm]]:
-    """The environment; one with a discount of its own shares it with the algorithms, unless
-    --discount changes both."""
-    settings: dict[str, Any] = dict(engine=run.engine, workers=run.workers)
-    if run.max_steps is not None:
-        settings["max_steps"] = run.max_steps
-    env = make(name, **settings)
-    if not isinstance(env, AbstractOracle):
-        return env, algorithms
-    (asked,) = {algorithm.discount for algorithm in algorithms.values()}
-    if asked == AbstractAlgorithm.discount:
-        return env, {
-            name: dataclasses.replace(algorithm, discount=float(env.discount))
-            for name, algorithm in algorithms.items()
-        }
-    return make(name, discount=asked, **settings), algorithms
+def _delete(folder: Path) -> None:
+    """Delete the folder of a run, but nothing in it that is the user's."""
+    delete_run(folder)
+    shutil.rmtree(folder / BOARD, ignore_errors=True)
+    for name in (PICTURE, EVALUATION):
+        (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
-def _collector(run: Run, preset: AbstractCollector) -> AbstractCollector:
-    """What the flags ask for, or the preset's."""
-    asked = [name for name in ("episodes", "samples", "steps") if getattr(run, name) is not None]
-    if len(asked) > 1:
-        raise ValueError(
-            f"--{asked[0]} and --{asked[1]} exclude each other; choose one way to collect."
+def _execute(job: Job, asked: Watch) -> Training:
+    path = job.folder.path
+    label = f"{job.name:>5}"
+    terminal = sys.stderr.isatty()
+    write = lambda line: print(line, file=sys.stderr, flush=True)
+    training = execute(
+        job.config,
+        job.until,
+        snapshot=job.snapshot,
+        callback=_evaluations(path, job, asked),
+        loggers=[TensorBoard(path / BOARD)] if asked.tensorboard else [],
+        folder=job.folder,
+        watchers=[] if asked.quiet or terminal else [Lines(job.until, label, write)],
+        progress=terminal and not asked.quiet,
+        label=label,
+        log_interval=asked.log_interval,
+        on=asked.chosen(),
+    )
+    if job.snapshot is not None and training.snapshot.iteration == job.snapshot.iteration:
+        _say(
+            asked,
+            f"{job.name}: its limits were met before; larger ones, such as --iterations, "
+            "let it go on.",
         )
-    if (
-        run.copies is not None
-        and run.steps is None
-        and not (isinstance(preset, Steps) and not asked)
-    ):
-        raise ValueError(f"--copies {run.copies} goes with --steps; give --steps too.")
-    if run.samples is not None:
-        return Draws(run.samples)
-    if run.episodes is not None:
-        return Episodes(run.episodes)
-    if run.steps is not None or run.copies is not None:
-        usual = preset if isinstance(preset, Steps) else Steps()
-        return Steps(run.copies or usual.copies, run.steps or usual.steps)
-    return preset
+    return training
+
+
+def _evaluations(path: Path, job: Job, asked: Watch) -> Sequence[Evaluate]:
+    if asked.evaluate_every is None:
+        return []
+    evaluate = Evaluate(asked.evaluate_every, job.config.env, folder=path / BEST)
+    if job.snapshot is not None:
+        evaluate.remember(job.snapshot.iteration)
+    return [evaluate]
+
+
+def _draw(path: Path, runs: dict[str, Path]) -> list[str]:
+    """Write the learning curves of what has finished; names of the files."""
+    draw_curves(path / PICTURE, [read_curve(name, folder) for name, folder in runs.items()])
+    if [*runs.values()] == [path]:
+        return [PICTURE, "progress.csv", "config.json", "checkpoints"]
+    write_curves(path / CURVES, runs)
+    return [PICTURE, CURVES, *[folder.name for folder in runs.values()]]
+
+
+def _report(trainings: dict[str, Training], jobs: Sequence[Job], asked: Watch) -> None:
+    """Print a summary of every run, and which seeds have reached what they were to reach."""
+    out = console(stderr=asked.json)
+    out.print(table({name: summarise(training) for name, training in trainings.items()}))
+    for job in jobs:
+        target = job.until.target_return
+        if target is not None:
+            found = reached(trainings[job.name], target)
+            words = [
+                f"seed {seed} {'did not' if steps is None else f'after {steps:,} steps'}"
+                for seed, steps in found.items()
+            ]
+            out.print(f"{job.name} reached {target:g}: {', '.join(words)}", soft_wrap=True)

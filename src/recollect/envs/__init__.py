@@ -1,6 +1,7 @@
 """Environments by name: compiled ones of this library, and any that follows Gymnasium's API."""
 
 import dataclasses
+import importlib
 
 import gymnasium as gym
 
@@ -30,6 +31,14 @@ ENVIRONMENTS = {
     "Garnet": garnet,
 }
 """Constructor of each compiled environment. All take `max_steps`, the last four also `discount`."""
+
+PACKAGES = {
+    "ALE/": ("ale_py", "ale-py"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "BabyAI-": ("minigrid", "minigrid"),
+    "highway-": ("highway_env", "highway-env"),
+}
+"""Modules that register environments whose names begin so, and the packages that hold them."""
 
 
 @checked
@@ -63,16 +72,40 @@ def make(
         'HostEnv'
     """
     check_name("engine", engine, ENGINES)
+    compiled = engine == "compiled" or name.endswith(".npz")
+    if compiled and workers:
+        raise ValueError(
+            f"workers=True is for environments of Gymnasium, and {name} would be compiled; leave "
+            "it out, or choose engine='gymnasium'."
+        )
     if name.endswith(".npz"):
         return load_mdp(name, **settings)
     if engine == "compiled" or (engine == "auto" and name in ENVIRONMENTS and not workers):
         check_name("env", name, ENVIRONMENTS)
         return ENVIRONMENTS[name](**settings)
+    if engine in ("auto", "gymnasium"):
+        _register(name)
     if engine == "auto" and name not in gym.registry and ":" not in name:
         check_name("env", name, ENVIRONMENTS, gym.registry, "and all that Gymnasium knows")
     return host_by_name(
         name, "gymnasium" if engine == "auto" else engine, workers=workers, **settings
     )
+
+
+def _register(name: str) -> None:
+    """Let Gymnasium know an environment of a package that only registers it when imported.
+
+    Raises:
+        ValueError: if that package is not installed.
+    """
+    for prefix, (module, package) in PACKAGES.items():
+        if name.startswith(prefix) and name not in gym.registry:
+            try:
+                importlib.import_module(module)
+            except ImportError:
+                raise ValueError(
+                    f"{name} needs a package that is not installed; pip install {package}."
+                ) from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ boundaries between episodes and returns.
 import contextlib
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
@@ -82,7 +83,10 @@ class HostEnv:
     def make_checked(self, copy: int) -> Checked:
         """Make copy number `copy`, wrapped so that everything it returns is checked."""
         assert self.factory is not None
-        env = _made(self.name, self.factory)
+        with warnings.catch_warnings():
+            # The copy that was made to look at its spaces has said what is deprecated.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            env = _made(self.name, self.factory)
         if env.observation_space != self.observation_space or env.action_space != self.action_space:
             raise EnvironmentFailure(
                 f"copy {copy} of {self.name} has other spaces than the first; "
@@ -350,7 +354,7 @@ def _made(name: str, factory: Callable[[], gym.Env]) -> gym.Env:
     except DependencyNotInstalled as error:
         remedy = str(error).rstrip(".")
         if "mujoco" in remedy.lower():
-            remedy = "pip install 'recollect[mujoco]'"
+            remedy = "pip install 'gymnasium[mujoco]'"
         raise ValueError(f"{name} needs a package that is not installed; {remedy}.") from error
     except Exception as error:
         raise EnvironmentFailure(f"{name} cannot be made: {described(error)}.") from error

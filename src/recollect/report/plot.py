@@ -7,12 +7,26 @@ from types import MappingProxyType
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from recollect.algorithms import ALGORITHMS
+from recollect.report.curves import Axis, Curve, over_seeds
+from recollect.run.state import RECENT_EPISODES
 from recollect.statistics import standard_error
 
 COLOURS = ("#7f7f7f", "#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
 """Distinguishable with the common kinds of colour blindness."""
+ALGORITHM_COLOURS = dict(zip(ALGORITHMS, COLOURS, strict=True))
+"""One colour for one algorithm, in every picture."""
+DASHES = ("-", "--", "-.", ":")
+LABELS = {
+    "steps": "environment steps of a seed",
+    "iterations": "iteration",
+    "seconds": "seconds without compilation",
+}
+"""Of x axes."""
+NOTHING = "no episode has ended"
 DPI = 150
 """Pixels to an inch of a picture that is written."""
 
@@ -57,6 +71,67 @@ def save(figure: Figure, path: Path) -> None:
     plt.close(figure)
 
 
+def colours_of(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each name: an algorithm's own, and for others those that are left in turn.
+
+    Example:
+        >>> from recollect.report.plot import colours_of
+        >>> colours_of(["K = 5", "VPG"])
+        {'K = 5': '#0072b2', 'VPG': '#7f7f7f'}
+    """
+    own = {name: ALGORITHM_COLOURS.get(name.lower()) for name in names}
+    left = [colour for colour in COLOURS if colour not in own.values()] or list(COLOURS)
+    others = [name for name in names if own[name] is None]
+    rest = {name: left[place % len(left)] for place, name in enumerate(others)}
+    return {name: own[name] or rest[name] for name in names}
+
+
+def draw_curves(path: Path, curves: Sequence[Curve], x: Axis = "steps") -> list[str]:
+    """Draw learning curves of runs, those of each environment in axes of their own.
+
+    Args:
+        path: where the picture goes; its ending says the format.
+        curves: of the runs.
+        x: what they are drawn against.
+
+    Returns:
+        Names of the runs in which no episode has ended; the picture says so, too.
+    """
+    envs = list(dict.fromkeys(curve.env for curve in curves))
+    figure, axes = panels(1, len(envs), width=6.5, height=4.2)
+    for one, env in zip(axes, envs, strict=True):
+        _draw_env(one, [curve for curve in curves if curve.env == env])
+        one.set_title(env, parse_math=False)  # the user's names may hold dollars
+        one.set(xlabel=LABELS[x], ylabel=f"mean return of the latest {RECENT_EPISODES} episodes")
+    save(figure, path)
+    return [curve.name for curve in curves if not curve.there]
+
+
+def _draw_env(axes: Axes, curves: Sequence[Curve]) -> None:
+    for curve in curves:
+        colour = ALGORITHM_COLOURS.get(curve.algorithm, COLOURS[-1])
+        # Several runs of one algorithm have its colour, and differ in dashes and shade.
+        same = [one for one in curves if one.algorithm == curve.algorithm]
+        place = [one.name for one in same].index(curve.name)
+        fade = 0.6 * (len(same) - 1 - place) / max(len(same) - 1, 1)
+        shade = np.asarray(to_rgb(colour)) * (1 - fade) + fade
+        style = DASHES[(len(same) - 1 - place) % len(DASHES)]
+        if not curve.there:
+            axes.plot([], [], style, color=shade, label=f"{curve.name}: {NOTHING}")
+            continue
+        along, mean, low, high = over_seeds(curve.there)
+        seeds = len(curve.there)
+        label = f"{curve.name} ({seeds} seed{'s' if seeds > 1 else ''})"
+        alone = "o" if along[0] == along[-1] else None
+        axes.plot(along, mean, style, marker=alone, color=shade, label=label)
+        axes.fill_between(along, low, high, color=shade, alpha=0.2, linewidth=0)
+    if not any(curve.there for curve in curves):
+        axes.text(0.5, 0.5, NOTHING, ha="center", va="center", transform=axes.transAxes)
+        axes.set(xticks=[], yticks=[])
+    for label in axes.legend(frameon=False).get_texts():
+        label.set_parse_math(False)
+
+
 def learning_curves(
     path: Path,
     curves: Mapping[str, np.ndarray],
@@ -73,8 +148,7 @@ def learning_curves(
     """
     figure, (left, right) = panels(1, 2, width=5.5, height=4.2, width_ratios=(3.0, 2.0))
     seeds = len(next(iter(curves.values())))
-    own = [name for name in curves if name not in controls]
-    colours = dict(zip(own, COLOURS * len(own), strict=False))
+    colours = colours_of([name for name in curves if name not in controls])
     for name, returns in curves.items():
         iterations = np.arange(1, returns.shape[1] + 1)
         with np.errstate(invalid="ignore"):

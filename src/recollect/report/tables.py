@@ -1,31 +1,28 @@
-"""Figures of a run in a table, its curves as CSV, and tables in Markdown."""
+"""Figures of a run in a table, and tables in Markdown."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from rich.table import Table
 
-from recollect.run.log import flat_curves
 from recollect.run.train import Training
-from recollect.serial import write_csv
 from recollect.statistics import standard_error
 
-COLUMNS = ("algorithm", "seed", "iteration", "environment_steps")
-"""Of the curves as CSV, before their figures."""
+RECENT = "['seeds'].recent"
+"""Where a snapshot has the returns of every seed's latest episodes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
     """One algorithm's run over all seeds in seven figures."""
 
-    final_return: float
-    """Mean return over seeds and the last tenth of the iterations."""
-    area_under_curve: float
-    """Mean return over seeds and all iterations."""
-    standard_error: float
-    """Standard error over seeds, averaged over iterations; NaN for one seed."""
+    final_return: float | None
+    """Mean return over seeds and the last tenth of the iterations; None if no episode has ended."""
+    area_under_curve: float | None
+    """Mean return over seeds and all iterations; None if no episode has ended."""
+    standard_error: float | None
+    """Standard error over seeds, averaged over iterations; None for one seed."""
     environment_steps: int
     """Of all seeds together."""
     seconds: float
@@ -70,22 +67,34 @@ def summarise(training: Training) -> Summary:
     """
     returns = training.curves["return_mean"]
     tenth = max(1, returns.shape[1] // 10)
-    last = [
-        row[np.isfinite(row)][-tenth:].mean() if np.isfinite(row).any() else np.nan
-        for row in returns
-    ]
+    last = [row[np.isfinite(row)][-tenth:].mean() for row in returns if np.isfinite(row).any()]
+    errors = standard_error(returns)
     steps = int(np.nanmax(training.curves["environment_steps"], axis=1).sum())
     seconds = float(training.clock[-1])
-    errors = standard_error(returns)
     return Summary(
-        final_return=float(np.mean(last)),
-        area_under_curve=float(np.nanmean(returns)),
-        standard_error=float(np.nanmean(errors)) if np.isfinite(errors).any() else np.nan,
+        final_return=float(np.mean(last)) if last else None,
+        area_under_curve=float(np.nanmean(returns)) if last else None,
+        standard_error=float(np.nanmean(errors)) if np.isfinite(errors).any() else None,
         environment_steps=steps,
         seconds=seconds,
         compile_seconds=training.compile_seconds,
         transitions_per_second=steps / seconds,
     )
+
+
+def reached(training: Training, target: float) -> dict[int, int | None]:
+    """Environment steps after which each seed reached a return; None for seeds that did not.
+
+    Args:
+        training: a run that was told to stop at this return.
+        target: the mean over a seed's latest 20 episodes.
+    """
+    latest = np.mean(training.snapshot.arrays[RECENT], axis=1)
+    steps = np.nanmax(training.curves["environment_steps"], axis=1)
+    return {
+        seed: int(steps[row]) if np.isfinite(latest[row]) and latest[row] >= target else None
+        for row, seed in enumerate(training.seeds)
+    }
 
 
 def table(summaries: Mapping[str, Summary]) -> Table:
@@ -95,55 +104,24 @@ def table(summaries: Mapping[str, Summary]) -> Table:
         "final return",
         "area under curve",
         "standard error",
-        "environment steps",
+        "steps of all seeds",
         "seconds",
         "transitions/s",
     )
     result = Table(*columns)
+    for column in result.columns:
+        column.overflow = "fold"  # a narrow terminal must not lose digits
     for column in result.columns[1:]:
         column.justify = "right"
+    shown = lambda value, digits, absent: absent if value is None else f"{value:.{digits}f}"
     for name, s in summaries.items():
         result.add_row(
             name,
-            f"{s.final_return:.1f}",
-            f"{s.area_under_curve:.1f}",
-            f"{s.standard_error:.2f}",
+            shown(s.final_return, 1, "no episode has ended"),
+            shown(s.area_under_curve, 1, ""),
+            shown(s.standard_error, 2, "one seed"),
             f"{s.environment_steps:,}",
             f"{s.seconds:.1f}",
             f"{s.transitions_per_second:,.0f}",
         )
     return result
-
-
-def write_curves(path: Path, runs: Mapping[str, Training]) -> None:
-    """Write curves as CSV: a row for each algorithm, seed and iteration that took place.
-
-    Columns are all figures that one of the algorithms measures, with one column for each age where
-    there is a figure for each: `ess_by_age_0` is that of the newest batch. A figure that an
-    algorithm does not measure is left empty.
-
-    Args:
-        path: of the file.
-        runs: by the name of their algorithm.
-    """
-    columns = {
-        name: flat_curves({k: x for k, x in run.curves.items() if k != "environment_steps"})
-        for name, run in runs.items()
-    }
-    figures = list(dict.fromkeys(figure for run in columns.values() for figure in run))
-    rows = []
-    for name, run in runs.items():
-        steps = run.curves["environment_steps"]
-        # Curves are NaN after a seed has stopped.
-        for seed, iteration in np.argwhere(np.isfinite(steps)):
-            values = [columns[name].get(figure) for figure in figures]
-            row = (
-                name,
-                run.seeds[seed],
-                iteration + 1,
-                int(steps[seed, iteration]),
-                *["" if value is None else f"{value[seed, iteration]:.6g}" for value in values],
-                f"{run.clock[iteration]:.4f}",
-            )
-            rows.append(row)
-    write_csv(path, [*COLUMNS, *figures, "seconds"], rows)

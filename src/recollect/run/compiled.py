@@ -27,6 +27,7 @@ from recollect.run.state import (
     Limits,
     RunState,
     SeedState,
+    fresh_seeds,
     in_shares,
     learn,
 )
@@ -57,7 +58,7 @@ class CompiledRun(AbstractRun):
         self.pool = pool
 
     def start(self):
-        seeds = _start(self.problem, self.policy, self.keys)
+        seeds = fresh_seeds(_start, self.problem, self.policy, self.keys)
         state = RunState(seeds=seeds, iteration=0)
         self.advance(state, 0)  # compiles, and does nothing else
         return state

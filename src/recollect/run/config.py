@@ -93,13 +93,7 @@ class RunConfig:
     @property
     def algorithm_name(self) -> str:
         """What the algorithm is called: `rnpg` and `vnpg`, which differ in their window alone."""
-        kind = type(self.algorithm)
-        vanilla = self.algorithm.window == 1
-        for name, make in ALGORITHMS.items():
-            usual = make()
-            if type(usual) is kind and (usual.window == 1) == vanilla:
-                return name
-        return kind.__name__
+        return name_of(type(self.algorithm).__name__, self.algorithm.window)
 
     def plain(self) -> dict[str, Any]:
         """In terms of JSON."""
@@ -156,6 +150,21 @@ class RunConfig:
         if not isinstance(lag, int) or lag < 0:
             raise ValueError(f"lag={lag!r} is no number of iterations.")
         return dataclasses.replace(config, lag=lag, source=plain.get("source"))
+
+
+def name_of(kind: str, window: Any) -> str:
+    """What an algorithm is called, by the name of its class and its window.
+
+    Example:
+        >>> from recollect.run.config import name_of
+        >>> name_of("NPG", 1), name_of("NPG", 10), name_of("VMPO", 1)
+        ('vnpg', 'rnpg', 'VMPO')
+    """
+    for name, make in ALGORITHMS.items():
+        usual = make()
+        if type(usual).__name__ == kind and (usual.window == 1) == (window == 1):
+            return name
+    return kind
 
 
 def known_kinds(use: Iterable[type] = ()) -> dict[str, type]:

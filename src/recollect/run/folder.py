@@ -93,7 +93,7 @@ class RunFolder:
         """
         path.mkdir(parents=True, exist_ok=True)
         if overwrite:
-            _delete_run(path)
+            delete_run(path)
         facts = {
             "command": list(command),
             "versions": versions(),
@@ -344,7 +344,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def _delete_run(folder: Path) -> None:
+def delete_run(folder: Path) -> None:
     """Delete what `RunFolder` writes, and nothing else."""
     for name in (CHECKPOINTS, BEST):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -27,7 +27,15 @@ from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import InitialPolicy, make_policy
 from recollect.run.checkpoint import CheckpointError
 from recollect.run.compiled import learn_one_by_one
-from recollect.run.state import AbstractRun, CorePool, Limits, RunState, SeedState, in_shares
+from recollect.run.state import (
+    AbstractRun,
+    CorePool,
+    Limits,
+    RunState,
+    SeedState,
+    fresh_seeds,
+    in_shares,
+)
 from recollect.runtime import jit
 from recollect.tree import one_by_one, traced_numbers
 
@@ -82,7 +90,7 @@ class HostRun(AbstractRun):
         policies = [make_policy(stream(key, "policy"), self.env, self.policy) for key in self.keys]
         stack = lambda *parts: jnp.stack(parts) if eqx.is_array(parts[0]) else parts[0]
         stacked = jax.tree.map(stack, *policies)
-        seeds = _start(self.algorithm, stacked, shown, self.keys)
+        seeds = fresh_seeds(_start, self.algorithm, stacked, shown, self.keys)
         # Compiles; what it gives is not used.
         empty = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.keys), *x.shape)), shown)
         if len(self.names) > 1:

@@ -214,6 +214,8 @@ class Ended:
     compile_seconds: float
     stopped: BaseException | None
     """What stopped it, if it was neither a limit nor a watcher."""
+    hopeless: bool
+    """Whether it stopped before its limits because updates kept failing."""
     warn: Callable[[], None]
     """Warns of what went wrong with the environment without stopping the run."""
 
@@ -253,15 +255,21 @@ def run_session(
         compile_seconds = time.perf_counter() - began
         count = 1
         stopped = None
+        hopeless = False
+        any_active = lambda: bool(np.asarray(session.state.seeds.active).any())
+        goes_on = lambda: session.iteration < most and any_active()
         try:
-            while session.iteration < most and np.asarray(session.state.seeds.active).any():
+            while goes_on():
                 # No further than the next multiple of ten, where a run may be found hopeless:
                 # what is computed may not depend on how long chunks are.
                 room = CHUNK_ITERATIONS - session.iteration % CHUNK_ITERATIONS
                 chunk = session.advance(run, int(min(count, room, most - session.iteration)))
                 with deferred_interrupts():
                     answers = [watcher(session, chunk) for watcher in watchers]
-                if any(answer is False for answer in answers) or session.hopeless:
+                if any(answer is False for answer in answers):
+                    break
+                hopeless = session.hopeless and goes_on()
+                if hopeless:
                     break
                 if not stepwise:
                     count = _chunk_length(run, chunk)
@@ -270,7 +278,7 @@ def run_session(
         # Before the context is left, which waits for threads that are still at work.
         with deferred_interrupts():
             finish(session)
-    return Ended(session, compile_seconds, stopped, lambda: run.warn(session.state))
+    return Ended(session, compile_seconds, stopped, hopeless, lambda: run.warn(session.state))
 
 
 def _open(

@@ -7,6 +7,7 @@ number of threads). Training is `advance` applied until a limit.
 
 import abc
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from recollect.collect.parts import Ongoing
 from recollect.collect.rollout import Rollout
 from recollect.policies import AbstractPolicy
 from recollect.run.checkpoint import filled, named_arrays
-from recollect.runtime import cores
+from recollect.runtime import cores, memory
 
 RECENT_EPISODES = 20
 """A target return counts as reached when the mean over this many latest episodes reaches it."""
@@ -65,7 +66,8 @@ class SeedState(eqx.Module):
             collecting=collecting,
             fisher_collecting=fisher_collecting,
             environment_steps=jnp.zeros((), jnp.int32),
-            recent=jnp.full(RECENT_EPISODES, -jnp.inf),
+            # A weak type would not survive a file, and the program be compiled again.
+            recent=jnp.full(RECENT_EPISODES, -jnp.inf, float),
             active=jnp.array(True),
         )
 
@@ -182,6 +184,25 @@ def _with_what_fits(seeds: SeedState, arrays: Mapping[str, np.ndarray]) -> SeedS
             stacklevel=6,
         )
     return filled({"seeds": seeds}, known)["seeds"]
+
+
+def fresh_seeds(start: Callable[..., SeedState], *given: Any) -> SeedState:
+    """What `start` makes of what it is given, if the machine's memory can hold it.
+
+    Raises:
+        ValueError: if it cannot.
+    """
+    # Options of the compiler, which `start` may have, are not for a part of another program.
+    shapes = jax.tree.leaves(eqx.filter_eval_shape(inspect.unwrap(start), *given))
+    needed = sum(x.size * x.dtype.itemsize for x in shapes if isinstance(x, jax.ShapeDtypeStruct))
+    # An update needs the state before it and the one after it.
+    if 2 * needed > memory():
+        raise ValueError(
+            f"the run has to remember {needed / 2**30:,.1f} GiB, twice while it updates, and this "
+            f"machine has {memory() / 2**30:,.1f} GiB; give a smaller window, batch or number of "
+            "seeds."
+        )
+    return start(*given)
 
 
 def learn(

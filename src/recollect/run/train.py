@@ -287,8 +287,7 @@ def _result(ended: Ended) -> Training:
     session = ended.session
     training = None
     if session.iteration:
-        hopeless = ended.stopped is None and session.hopeless
-        _warn_of_refusals(session.curves["refused"], session.seeds, hopeless)
+        _warn_of_refusals(session.curves["refused"], session.seeds, ended.hopeless)
         _warn_of_returns(session.curves["return_mean"], session.seeds)
         ended.warn()
         training = Training(

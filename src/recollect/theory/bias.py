@@ -84,7 +84,7 @@ class Bias:
     both, as in the example of section 2.4."""
     replications: int = 2000
     """Over which means are taken."""
-    mdp: Path | None = None
+    env: Path | None = None
     """A finite MDP of your own in the place of the chain: a NumPy file with transitions, rewards,
     initial, discount."""
     seed: int = 0
@@ -111,13 +111,13 @@ class Bias:
         remedy = f"give at least 4 times the largest window, {least}"
         check_number("iterations", self.iterations, low=least, remedy=remedy)
         check_count("samples", self.samples)
-        check_outcomes(self.env, self.samples)
+        check_outcomes(self.mdp, self.samples)
         check_replications(self.replications)
 
     @property
-    def env(self) -> Tabular:
+    def mdp(self) -> Tabular:
         """The MDP."""
-        return small_mdp(self.mdp)
+        return small_mdp(self.env)
 
     @property
     def start(self) -> AbstractPolicy:
@@ -125,8 +125,8 @@ class Bias:
 
         On the chain, where it leads left, it has probability 0.73.
         """
-        prefer = jnp.where(jnp.arange(self.env.rewards.shape[1]) == 0, 0.5, -0.5)[:, None]
-        return jax.tree.map(lambda θ: θ + prefer, tabular_softmax_policy(*self.env.rewards.shape))
+        prefer = jnp.where(jnp.arange(self.mdp.rewards.shape[1]) == 0, 0.5, -0.5)[:, None]
+        return jax.tree.map(lambda θ: θ + prefer, tabular_softmax_policy(*self.mdp.rewards.shape))
 
     def algorithm(
         self,
@@ -143,7 +143,7 @@ class Bias:
             fisher_window=1,
             independent_fisher=independent_fisher,
             damping=self.damping,
-            discount=self.env.discount,
+            discount=self.mdp.discount,
             objective_scale=True,
             advantages=ExactAdvantages(),
             weights=WEIGHT_RULES[ratio](),
@@ -154,7 +154,7 @@ class Bias:
 
     def simulate(self, algorithm: NPG, iterations: int) -> Deviations:
         """Deviations in every iteration from θ_0 on, with axes replication, iteration, d."""
-        env = self.env
+        env = self.mdp
         key = jax.random.key(self.seed)
         steps = []
         states = initial_states(algorithm, env, self.start, self.samples, self.replications)
@@ -173,7 +173,7 @@ class Bias:
             the first batch has.
         """
         algorithm = self.algorithm(2, ratio, step_size, 0.0, False)
-        θ, old, probabilities = enumerate_first_batch(algorithm, self.env, self.start, self.samples)
+        θ, old, probabilities = enumerate_first_batch(algorithm, self.mdp, self.start, self.samples)
         # Equal up to rounding in single precision.
         values = np.unique(np.asarray(θ).round(5), axis=0)
         return np.asarray(probabilities @ old), len(values), len(old)

@@ -8,6 +8,7 @@ on LQC, where it is known, the exact share beside the predicted one.
 import dataclasses
 from typing import Any
 
+import gymnasium as gym
 import jax
 import numpy as np
 from matplotlib.axes import Axes
@@ -66,6 +67,11 @@ class Gain:
     """Of training and of the batches."""
 
     def __post_init__(self):
+        if self.env in gym.registry and self.env not in ENVIRONMENTS:
+            raise ValueError(
+                f"env={self.env!r} is stepped by Gymnasium, and the prediction needs a compiled "
+                f"environment; choose from {', '.join(ENVIRONMENTS)}, or a finite MDP, NAME.npz."
+            )
         if not self.env.endswith(".npz"):
             check_name("env", self.env, ENVIRONMENTS)
         if self.samples is not None and self.episodes is not None:

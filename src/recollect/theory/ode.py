@@ -93,7 +93,7 @@ class Ode:
     """How often the step size is halved."""
     replications: int = 128
     """Paths for each step size."""
-    mdp: Path | None = None
+    env: Path | None = None
     """A finite MDP of your own in the place of the chain: a NumPy file with transitions, rewards,
     initial, discount."""
     seed: int = 0
@@ -102,7 +102,7 @@ class Ode:
     def __post_init__(self):
         for field in ("window", "samples", "steps"):
             check_count(field, getattr(self, field))
-        check_outcomes(small_mdp(self.mdp), self.samples)
+        check_outcomes(small_mdp(self.env), self.samples)
         positive: dict[str, Any] = dict(low=0, high=float("inf"), open_low=True, open_high=True)
         for field in ("damping", "horizon"):
             value = getattr(self, field)
@@ -126,8 +126,8 @@ class Ode:
         with one_blas_thread():
             problems = {
                 "LQC": lqc_problem(self.samples, self.damping),
-                "chain" if self.mdp is None else self.mdp.stem: tabular_problem(
-                    small_mdp(self.mdp), self.samples, self.damping
+                "chain" if self.env is None else self.env.stem: tabular_problem(
+                    small_mdp(self.env), self.samples, self.damping
                 ),
             }
             for place, (name, problem) in zip((0, 2), problems.items(), strict=True):
