@@ -23,7 +23,17 @@ ENVIRONMENTS = (
     "Gridworld",
     "Garnet",
 )
-EXPERIMENTS = ("normality", "process", "rate", "ode", "bias", "constant", "gain", "fisher")
+EXPERIMENTS = (
+    "normality",
+    "process",
+    "rate",
+    "ode",
+    "bias",
+    "constant",
+    "gain",
+    "fisher",
+    "weights",
+)
 
 HELP = f"""recollect {__version__}: policy gradients that reuse the trajectories of past policies.
 
