@@ -72,15 +72,16 @@ def test_verdict_and_picture_follow_the_table(monkeypatch):
     errors = dict.fromkeys(RULES, 0.8) | {"truncated": 0.4, "mixture": 0.48}
     others = {("LQC", 0.1, 8, "truncated"): 2.5, ("LQC", 0.1, 8, "policy"): 1.6}
 
-    def made_up(self, task, radius):
+    def made_up(self):
         rows = []
-        for window, rule in itertools.product(self.windows, RULES):
+        cases = itertools.product(self.tasks, self.radii, self.windows, RULES)
+        for task, radius, window, rule in cases:
             error = others.get((task, radius, window, rule), errors[rule])
             found = dict(gradient_mse=error, direction_mse=error)
             rows.append(dict(task=task, radius=radius, window=window, rule=rule, **found))
         return rows
 
-    monkeypatch.setattr(WeightRules, "_compare", made_up)
+    monkeypatch.setattr(WeightRules, "table", made_up)
     findings = WeightRules(windows=(2, 8), radii=(0.01, 0.1)).run()
     assert len(findings.rows) == 4 * 2 * 2 * len(RULES)
     for words in (

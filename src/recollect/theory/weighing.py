@@ -31,9 +31,8 @@ from recollect.policies import AbstractPolicy, ShiftPolicy, tabular_softmax_poli
 from recollect.theory.flow import draw_lqc, draw_tabular
 from recollect.tree import flatten
 
-SIDE_BY_SIDE = 32
-"""Replications at a time. A policy of the window costs a factorisation for each; over batches of
-many thousand, XLA on a CPU can wait for itself forever (see `flow.BLOCK`)."""
+SIDE_BY_SIDE = 50
+"""Replications at a time, so that what they store stays in cache."""
 
 
 class Task(eqx.Module):

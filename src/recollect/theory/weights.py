@@ -32,6 +32,7 @@ from recollect.theory.weighing import (
     lqc_task,
     tabular_task,
 )
+from recollect.workers import on_every_core
 
 TASKS: Mapping[str, Callable[[], Task]] = {
     "chain": lambda: tabular_task(chain()),
@@ -101,13 +102,17 @@ class WeightRules:
 
     def run(self) -> Findings:
         """Compare all rules on all problems, and say which to take."""
-        rows = []
-        with one_blas_thread():
-            for name, radius in itertools.product(self.tasks, self.radii):
-                rows += self._compare(name, radius)
+        rows = self.table()
         return Findings(rows, self._verdict(rows), {"weights": self._picture(rows)})
 
-    def _compare(self, name: str, radius: float) -> list[dict]:
+    def table(self) -> list[dict]:
+        """All figures, a row for each problem, step size, rule and window."""
+        # In processes that have one core each. Several factorisations at once, each of which XLA
+        # splits over the cores, can wait for each other forever.
+        tables = on_every_core(_table_of_task, [(self, name) for name in self.tasks])
+        return list(itertools.chain.from_iterable(tables))
+
+    def compare(self, name: str, radius: float) -> list[dict]:
         """The rows of one problem and step size."""
         task = TASKS[name]()
         shape = (self.replications, max(self.windows), self.samples, 3)
@@ -199,6 +204,14 @@ class WeightRules:
         axes.set(title=f"{target}, KL {radius:g} a step", ylabel="MSE / that of the newest batch")
         axes.set_xticks(self.windows, [str(window) for window in self.windows])
         axes.minorticks_off()
+
+
+def _table_of_task(task: tuple[WeightRules, str]) -> list[dict]:
+    """The rows of one problem."""
+    experiment, name = task
+    with one_blas_thread():
+        tables = [experiment.compare(name, radius) for radius in experiment.radii]
+    return list(itertools.chain.from_iterable(tables))
 
 
 def _figures(fresh: Estimate, reused: Estimate) -> dict[str, float]:
