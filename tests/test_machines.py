@@ -195,7 +195,7 @@ def test_with_a_lag_older_policies_act_reproducibly_and_a_stopped_run_goes_on(tm
             other = _log_probs(states[i - 1].policies, newest)
             assert np.abs(other - newest.log_probs)[newest.mask].max() > 1e-4
     path = tmp_path / "run.zip"
-    write(path, states[2].tree(), {"iteration": 2})
+    write(path, named_arrays(states[2].tree()), {"iteration": 2})
     with opened(Local(actors=1, lag=lag, group=3)) as run:
         arrays, facts = read(path)
         state = run.restore(arrays, facts["iteration"])

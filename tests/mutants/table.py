@@ -1669,6 +1669,65 @@ TRAINING = [
 
 THEORY = [
     *_in(
+        "test_theory_weights",
+        (
+            "weights: a step is twice as long as its radius",
+            "to_radius",
+            "jnp.sqrt(2 * radius",
+            "jnp.sqrt(4 * radius",
+            "a_step_is_as_long_as_its_radius",
+        ),
+        (
+            "weights: the exact direction is not damped",
+            "_with_direction",
+            "damping * jnp.eye(len(gradient))",
+            "0 * damping * jnp.eye(len(gradient))",
+            "without_steps_a_window_is_as_many_fresh_samples[chain]",
+        ),
+        (
+            "weights: estimates in another scale than the exact gradient",
+            "_estimate",
+            "/ (1 - env.discount)",
+            "* 1.0",
+            "without_steps_a_window_is_as_many_fresh_samples[chain]",
+        ),
+        (
+            "weights: a window has all batches",
+            "compare",
+            "jnp.arange(batches) < K, 1 / K, 0",
+            "jnp.arange(batches) < batches, 1 / batches, 0",
+            "without_steps_a_window_is_as_many_fresh_samples[chain]",
+        ),
+        (
+            "weights: the variance stays in the squared bias",
+            "_figures",
+            "- variance / len(deviations)",
+            "+ variance",
+            "figures_are_relative_to_the_newest_batch",
+        ),
+        (
+            "weights: the error leaves out that both have the same noise",
+            "_figures",
+            "squares - ratio * alone",
+            "squares",
+            "figures_are_relative_to_the_newest_batch",
+        ),
+        (
+            "weights: the safest rule is the one with the best single case",
+            "WeightRules._verdict",
+            "min(practical, key=lambda rule: behind[rule].max())",
+            "min(practical, key=lambda rule: behind[rule].min())",
+            "verdict_and_picture_follow_the_table",
+        ),
+        (
+            "weights: means over problems are not geometric",
+            "WeightRules._over_tasks",
+            "np.exp(np.mean(np.log(errors)))",
+            "np.mean(errors)",
+            "verdict_and_picture_follow_the_table",
+        ),
+    ),
+    *_in(
         "test_theory_lqc",
         (
             "LQC: Σ₂ is not divided by K",

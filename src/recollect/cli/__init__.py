@@ -29,7 +29,17 @@ ENVIRONMENTS = (
     "Gridworld",
     "Garnet",
 )
-EXPERIMENTS = ("normality", "process", "rate", "ode", "bias", "constant", "gain", "fisher")
+EXPERIMENTS = (
+    "normality",
+    "process",
+    "rate",
+    "ode",
+    "bias",
+    "constant",
+    "gain",
+    "fisher",
+    "weights",
+)
 COMMANDS = {
     "train": "training",
     "compare": "training",

@@ -11,6 +11,7 @@ from recollect.theory.ode import Ode as Ode
 from recollect.theory.process import Process as Process
 from recollect.theory.reuse import FisherReuse as FisherReuse
 from recollect.theory.reuse import Rate as Rate
+from recollect.theory.weights import WeightRules as WeightRules
 
 EXPERIMENTS = {
     "normality": Normality,
@@ -21,5 +22,6 @@ EXPERIMENTS = {
     "constant": Constant,
     "gain": Gain,
     "fisher": FisherReuse,
+    "weights": WeightRules,
 }
 """By their names on the command line."""
