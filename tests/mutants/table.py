@@ -2707,7 +2707,7 @@ MACHINES = [
             "Crew._member_for",
             "return None if group.under_way else emptiest",
             "return emptiest",
-            "a_group_that_loses_its_actor_goes_on_where_it_was",
+            "groups_are_shared_out_evenly_again_after_a_death",
         ),
         (
             "what is ongoing stays that of the first unit",
