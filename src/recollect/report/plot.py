@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from recollect.report.colours import COLOURS as COLOURS
+from recollect.report.colours import colours_of
 from recollect.statistics import standard_error
 
-COLOURS = ("#7f7f7f", "#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
-"""Distinguishable with the common kinds of colour blindness."""
 DPI = 150
 """Pixels to an inch of a picture that is written."""
 
@@ -74,7 +74,7 @@ def learning_curves(
     figure, (left, right) = panels(1, 2, width=5.5, height=4.2, width_ratios=(3.0, 2.0))
     seeds = len(next(iter(curves.values())))
     own = [name for name in curves if name not in controls]
-    colours = dict(zip(own, COLOURS * len(own), strict=False))
+    colours = dict(zip(own, colours_of(own), strict=True))
     for name, returns in curves.items():
         iterations = np.arange(1, returns.shape[1] + 1)
         with np.errstate(invalid="ignore"):
