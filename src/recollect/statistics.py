@@ -46,6 +46,35 @@ def standard_error(curves: np.ndarray, axis: int = 0) -> np.ndarray:
     return np.where(left > 1, errors, np.nan)
 
 
+def mean_interval(curves: np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean over the finite values along an axis and its 95 % interval, x̄ ± t s/√n (Student's t).
+
+    Args:
+        curves: values by seed; those after a seed has stopped are NaN.
+        axis: the seeds.
+
+    Returns:
+        Mean, lower and upper end for every other index; all NaN where no seed is left, the ends
+        alone where only one is.
+
+    Example:
+        >>> mean, low, high = mean_interval(np.array([1.0, 2.0, 3.0]))
+        >>> f"{mean:.2f} {low:.2f} {high:.2f}"
+        '2.00 -0.48 4.48'
+    """
+    finite = np.where(np.isfinite(curves), curves, np.nan)
+    if not finite.shape[axis]:
+        # Without seeds there is as little as with seeds that have all stopped.
+        finite = np.full((*finite.shape[:axis], 1, *finite.shape[axis + 1 :]), np.nan)
+    left = np.isfinite(finite).sum(axis)
+    mean = np.where(left > 0, np.nansum(finite, axis=axis) / np.maximum(left, 1), np.nan)
+    from scipy.special import stdtrit  # scipy.stats takes longer to load than all of recollect
+
+    half = stdtrit(np.maximum(left - 1, 1), 0.975) * standard_error(finite, axis)
+    # DEL(0.975, np.maximum(left - 1, 1)) * standard_error(finite, axis)
+    return mean, np.asarray(mean - half), np.asarray(mean + half)
+
+
 def bootstrap(
     statistic: Callable[..., np.ndarray],
     *samples: np.ndarray,
