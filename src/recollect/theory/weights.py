@@ -189,7 +189,7 @@ class WeightRules:
         cells = itertools.product(TARGETS, self.radii)
         for one, (target, radius) in zip(axes, cells, strict=True):
             self._draw(one, rows, target, radius)
-        axes[0].legend(frameon=False, fontsize=8)
+        axes[0].legend(frameon=False, fontsize=7, loc="lower left")
         return figure
 
     def _draw(self, axes: Axes, rows, target: str, radius: float) -> None:
