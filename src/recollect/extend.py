@@ -7,11 +7,6 @@ steps that failed, and `describe` and `finish` report it.
 """
 
 from recollect.algorithms.base import (
-    BATCH,
-    DIRECTION,
-    GRADIENT,
-    PARAMETERS,
-    REFUSALS,
     UpdateStart,
     begin,
     bind,
@@ -27,6 +22,7 @@ from recollect.algorithms.base import (
 )
 from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.estimate.gradient import gradient_by_age, policy_gradient
+from recollect.refusals import BATCH, DIRECTION, GRADIENT, PARAMETERS, REFUSALS
 from recollect.tree import all_finite, flatten
 
 __all__ = [

@@ -46,6 +46,29 @@ def standard_error(curves: np.ndarray, axis: int = 0) -> np.ndarray:
     return np.where(left > 1, errors, np.nan)
 
 
+def mean_interval(curves: np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean over the finite values along an axis and its 95 % interval, x̄ ± t s/√n (Student's t).
+
+    Args:
+        curves: values by seed; those after a seed has stopped are NaN.
+        axis: the seeds.
+
+    Returns:
+        Mean, lower and upper end for every other index; all NaN where no seed is left, the ends
+        alone where only one is.
+
+    Example:
+        >>> mean, low, high = mean_interval(np.array([1.0, 2.0, 3.0]))
+        >>> f"{mean:.2f} {low:.2f} {high:.2f}"
+        '2.00 -0.48 4.48'
+    """
+    finite = np.where(np.isfinite(curves), curves, np.nan)
+    left = np.isfinite(finite).sum(axis)
+    mean = np.where(left > 0, np.nansum(finite, axis=axis) / np.maximum(left, 1), np.nan)
+    half = scipy.stats.t.ppf(0.975, np.maximum(left - 1, 1)) * standard_error(finite, axis)
+    return mean, mean - half, mean + half
+
+
 def bootstrap(
     statistic: Callable[..., np.ndarray],
     *samples: np.ndarray,

@@ -1,10 +1,11 @@
 """The algorithms: a window of one is the vanilla method, a longer one reuses."""
 
-from recollect.algorithms.base import REFUSALS, AbstractAlgorithm, Info, State
+from recollect.algorithms.base import AbstractAlgorithm, Info, State
 from recollect.algorithms.npg import NPG, RNPG, VNPG
 from recollect.algorithms.pg import PG, RPG, VPG
 from recollect.algorithms.ppo import PPO, RPPO
 from recollect.algorithms.trpo import RTRPO, TRPO
+from recollect.refusals import REFUSALS
 
 ALGORITHMS = {
     "vpg": VPG,

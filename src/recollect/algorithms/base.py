@@ -23,25 +23,11 @@ from recollect.memory.history import History
 from recollect.memory.rows import Rows, Window, recall
 from recollect.memory.weights import AbstractWeightRule, PolicyRatio
 from recollect.policies import AbstractPolicy
+from recollect.refusals import BATCH, DIRECTION, GRADIENT, PARAMETERS
 from recollect.settings import Settings
 from recollect.step.project import AbstractProjection, Unconstrained
 from recollect.tree import all_finite, flatten
 
-REFUSALS = (
-    "accepted",
-    "the batch holds a number that is not finite",
-    "the gradient is not finite",
-    "the direction is not finite",
-    "the new parameters are not finite",
-    "no step was found within the trust region, or none that improves the surrogate",
-    "the direction does not solve the system of the natural gradient, its residual is above 1/2",
-    "a minibatch gradient is not finite",
-    "the gradient is zero, the batches hold no signal",
-)
-"""What `Info.refused` means."""
-BATCH, GRADIENT, DIRECTION, PARAMETERS, SEARCH, UNSOLVED, MINIBATCH, SIGNAL = range(
-    1, len(REFUSALS)
-)
 STATISTICS = 0.25
 """Share of a largest KL that new statistics of observations may take."""
 

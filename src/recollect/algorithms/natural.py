@@ -7,13 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from recollect.algorithms.base import (
-    DIRECTION,
-    AbstractAlgorithm,
-    UpdateStart,
-    in_use,
-    weigh,
-)
+from recollect.algorithms.base import AbstractAlgorithm, UpdateStart, in_use, weigh
 from recollect.batch import Batch
 from recollect.checks import check_count, check_number
 from recollect.collect.rollout import Rollout
@@ -22,6 +16,7 @@ from recollect.estimate.shares import Uniform, evidence_of
 from recollect.memory.history import History
 from recollect.memory.rows import Rows, Window
 from recollect.policies import AbstractPolicy
+from recollect.refusals import DIRECTION
 from recollect.step.solve import AbstractSolver, Auto
 
 

@@ -12,8 +12,6 @@ from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
-    SEARCH,
-    UNSOLVED,
     UpdateStart,
     begin,
     common_failures,
@@ -37,6 +35,7 @@ from recollect.estimate.gradient import policy_gradient
 from recollect.memory.history import History
 from recollect.memory.rows import Window
 from recollect.policies import AbstractPolicy
+from recollect.refusals import SEARCH, UNSOLVED
 from recollect.step.trust_region import Search, backtrack, corrected_length, divergence
 from recollect.tree import flatten
 

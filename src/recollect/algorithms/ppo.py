@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
-    MINIBATCH,
     UpdateStart,
     begin,
     common_failures,
@@ -36,6 +35,7 @@ from recollect.memory.rows import Window
 from recollect.memory.weights import positive
 from recollect.minibatches import Indices, sweep
 from recollect.policies import AbstractPolicy
+from recollect.refusals import MINIBATCH
 from recollect.step.surrogate import clipped, clipped_surrogate
 from recollect.tree import all_finite, flatten
 

@@ -8,9 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.base import (
-    SEARCH,
-    SIGNAL,
-    UNSOLVED,
     begin,
     common_failures,
     describe,
@@ -31,6 +28,7 @@ from recollect.algorithms.natural import (
 from recollect.checks import check_count, check_number
 from recollect.estimate.gradient import policy_gradient
 from recollect.memory.history import History
+from recollect.refusals import SEARCH, SIGNAL, UNSOLVED
 from recollect.step.surrogate import surrogate_gain
 from recollect.step.trust_region import (
     backtrack,

@@ -10,15 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from recollect.algorithms import ALGORITHMS
+from recollect.report.colours import ALGORITHM_COLOURS, COLOURS
 from recollect.report.curves import Axis, Curve, over_seeds
 from recollect.run.state import RECENT_EPISODES
 from recollect.statistics import standard_error
 
-COLOURS = ("#7f7f7f", "#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
-"""Distinguishable with the common kinds of colour blindness."""
-ALGORITHM_COLOURS = dict(zip(ALGORITHMS, COLOURS, strict=True))
-"""One colour for one algorithm, in every picture."""
 DASHES = ("-", "--", "-.", ":")
 LABELS = {
     "steps": "environment steps of a seed",

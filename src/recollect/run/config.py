@@ -21,7 +21,7 @@ from recollect.envs import AbstractEnv, AbstractOracle, EnvSettings, HostEnv, ho
 from recollect.policies.architecture import Architecture, InitialPolicy, env_name
 from recollect.run.fit import check_draws, check_fit
 from recollect.run.presets import Preset, default_collector, preset, settings_for
-from recollect.serial import OBJECT, from_plain, object_name, to_plain
+from recollect.serial import OBJECT, differences, from_plain, object_name, to_plain
 from recollect.settings import Settings, check_type
 
 
@@ -108,6 +108,20 @@ class RunConfig:
             "lag": self.lag,
             "source": self.source,
         }
+
+    def changed(self) -> list[tuple[str, Any, Any]]:
+        """Settings that differ from the defaults: name, default and what the run has."""
+        usual = ALGORITHMS.get(self.algorithm_name)
+        defaults = {
+            "algorithm": to_plain(usual() if usual else self.algorithm),
+            "collector": to_plain(default_collector(self.algorithm)),
+            "policy": to_plain(Architecture()),
+        }
+        plain = self.plain()
+        ours = {name: plain[name] for name in defaults}
+        if self.policy is None:
+            ours["policy"] = defaults["policy"]
+        return list(differences(defaults, ours))
 
     @classmethod
     def from_plain(

@@ -30,22 +30,16 @@ from recollect.checks import check_number
 from recollect.policies.architecture import InitialPolicy
 from recollect.run.checkpoint import CheckpointError
 from recollect.run.config import RunConfig
+from recollect.run.files import BEST, CHECKPOINTS, CONFIG, LEADING, MONITOR, PROGRESS, read_facts
 from recollect.run.log import flat_curves
 from recollect.run.session import Chunk, Session, Until
 from recollect.run.snapshot import Snapshot
 from recollect.run.state import Curves
 
-CONFIG = "config.json"
-PROGRESS = "progress.csv"
-CHECKPOINTS = "checkpoints"
-BEST = "best"
-MONITOR = ".monitor.csv"
 KEPT = 2
 """Checkpoints that are kept: if the newest is damaged, the one before is there."""
 SECONDS = 60.0
 """Between two checkpoints, at least, if nothing else is asked for."""
-LEADING = ("seed", "iteration", "environment_steps")
-"""First columns of the progress."""
 
 
 class RunFolder:
@@ -97,7 +91,9 @@ class RunFolder:
         facts = {
             "command": list(command),
             "versions": versions(),
+            "name": config.algorithm_name,
             "settings": config.plain(),
+            "changed": [list(one) for one in config.changed()],
             "until": dataclasses.asdict(until),
         }
         try:
@@ -317,14 +313,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         ValueError: if there is none, or it is not one.
     """
-    path = folder if folder.suffix == ".json" else folder / CONFIG
+    facts = read_facts(folder)
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
         Until(**facts["until"])
-        facts["settings"]["algorithm"]
-    except FileNotFoundError:
-        raise ValueError(f"{folder} holds no run: it has no {CONFIG}.") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
+        path = folder if folder.suffix == ".json" else folder / CONFIG
         raise ValueError(f"{path} does not describe a run: {error}.") from None
     return facts
 

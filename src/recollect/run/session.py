@@ -16,13 +16,14 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from recollect.algorithms.base import SIGNAL, bind
+from recollect.algorithms.base import bind
 from recollect.checks import check_count, check_number
 from recollect.collect.elsewhere import check_env
 from recollect.envs import AbstractOracle, HostEnv
 from recollect.keys import seed_keys
 from recollect.machines import AbstractMachines
 from recollect.policies import AbstractPolicy
+from recollect.refusals import SIGNAL
 from recollect.run.compiled import CHUNK_ITERATIONS, CompiledRun
 from recollect.run.config import RunConfig
 from recollect.run.hosted import HostRun

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recollect.algorithms import REFUSALS, AbstractAlgorithm
-from recollect.algorithms.base import SIGNAL
+from recollect.algorithms import AbstractAlgorithm
 from recollect.collect.elsewhere import check_env
 from recollect.collect.rollout import AbstractCollector
 from recollect.machines import AbstractMachines, Local
 from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import InitialPolicy
+from recollect.refusals import REFUSALS, SIGNAL
 from recollect.run.config import RunConfig
 from recollect.run.folder import SECONDS, RunFolder
 from recollect.run.log import Logger, logging_to
