@@ -39,7 +39,9 @@ def _clipped(run: Run) -> np.ndarray | None:
     return None if by_age is None else np.nanmean(np.where(np.isfinite(by_age), by_age, 0), 2)
 
 
-RETURN = _column("return_mean", "Return", "Mean return of the episodes of the batch")
+RETURN = Figure(
+    "return_mean", "Return", "Mean return of the episodes of the batch", lambda run: run.returns
+)
 REUSE = (
     Figure(
         "ess_share",

@@ -308,8 +308,8 @@ def _verdict(one: Difference) -> str:
     if not np.isfinite(one.average.low):
         return "one seed tells nothing"
     if one.average.low > 0:
-        return "better"
-    return "worse" if one.average.high < 0 else "no clear difference"
+        return "better over the same steps"
+    return "worse over the same steps" if one.average.high < 0 else "no clear difference"
 
 
 def _refused(runs: Sequence[Run]) -> str:
@@ -338,7 +338,8 @@ def _settings(runs: Sequence[Run]) -> str:
         changed = run.facts.get("changed")
         changed = changed if isinstance(changed, list) else []
         rows = [
-            f'<tr><th scope="row">{escape(str(name))}</th>{_cells((_plain(ours), _plain(usual)))}</tr>'
+            f'<tr><th scope="row">{escape(str(name))}</th>'
+            f"{_cells((_plain(ours), _plain(usual)))}</tr>"
             for name, usual, ours in (one for one in changed if len(one) == 3)
         ]
         table = _table(("differs from the defaults", "here", "default"), rows) if rows else ""

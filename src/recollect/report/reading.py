@@ -105,6 +105,19 @@ class Run:
         with np.errstate(invalid="ignore", divide="ignore"):
             return ess / batches
 
+    @cached_property
+    def returns(self) -> np.ndarray:
+        """Mean returns of the batches; where no episode ended, that of the batch before.
+
+        Means over changing subsets of the seeds would jump.
+        """
+        returns = self.curves["return_mean"].copy()
+        running = np.isfinite(self.curves["environment_steps"])
+        for column in range(1, returns.shape[1]):
+            kept = np.isnan(returns[:, column]) & running[:, column]
+            returns[kept, column] = returns[kept, column - 1]
+        return returns
+
     def final_returns(self) -> np.ndarray:
         """Every seed's mean return over its last tenth of the iterations."""
         tenth = max(1, self.iterations // 10)
@@ -207,7 +220,6 @@ def _curves(
 def _labels(runs: Sequence[Run]) -> list[str]:
     """The algorithm, then whatever tells runs of the same apart: window, environment, folder."""
     parts = [
-        lambda run: run.name,
         lambda run: f"window {run.window}",
         lambda run: run.env,
         lambda run: run.folder.name,

@@ -61,17 +61,17 @@ class Chart:
         if self.log:
             low, high = min(inside.min(), *levels, math.inf), max(inside.max(), *levels, -math.inf)
             return low / 1.3, high * 1.3
-        span = max(float(np.ptp(inside)), 1e-12)
-        near = bounds[np.isfinite(bounds)]
-        # The interval of two seeds may be ten times the curve.
-        near = near[(near > inside.min() - span) & (near < inside.max() + span)]
+        # The interval of few seeds may be many times the curve: a part of it has to do.
+        room = 0.3 * float(np.ptp(inside))
+        near = np.clip(bounds[np.isfinite(bounds)], inside.min() - room, inside.max() + room)
         every = np.concatenate([inside, near, levels])
-        low, high = float(every.min()), float(every.max())
-        if self.percent or 0 <= low < 0.6 * high:
-            low = 0.0
+        low = float(every.min())
+        high = float(every.max())
         if self.percent:
-            return 0.0, max(1.0, high)
-        room = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
+            return 0.0, max(1.02, float(inside.max()))
+        if inside.min() >= 0 and low < 0.4 * high:
+            low = 0.0
+        room = 0.05 * (high - low) or 0.05 * max(abs(high), 1.0)
         return (low if low == 0 else low - room), high + room
 
 
@@ -194,8 +194,8 @@ def short(value: float) -> str:
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit:
             unit = 1e3 if letter == "k" else limit
-            return f"{value / unit:.4g}{letter}"
-    return f"{value:.4g}"
+            return f"{value / unit:.4g}{letter}".replace("-", "−")
+    return f"{value:.4g}".replace("-", "−")
 
 
 def _vertical(low: float, high: float, log: bool, height: int):
