@@ -107,8 +107,7 @@ def chart_of(figure: Figure, runs: Sequence[Run], colours: Sequence[str]) -> Cha
     for number, (run, colour) in enumerate(zip(runs, colours, strict=True)):
         curve = figure.curve(run)
         if curve is not None and np.isfinite(curve).any():
-            mean, low, high = mean_interval(binned(curve, points(runs)))
-            series.append(Series(number, colour, mean, low, high))
+            series.append(Series(number, colour, *_interval(binned(curve, points(runs)), figure)))
     if not series:
         return None
     radii = [(run.algorithm.get("target_kl"), number) for number, run in enumerate(runs)]
@@ -118,6 +117,15 @@ def chart_of(figure: Figure, runs: Sequence[Run], colours: Sequence[str]) -> Cha
         if figure.key == "kl" and isinstance(radius, int | float)
     ]
     return Chart(figure.key, figure.title, series, figure.log, figure.percent, levels)
+
+
+def _interval(curve: np.ndarray, figure: Figure) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean over seeds and its interval; geometric on a logarithmic axis, where it is symmetric."""
+    if not figure.log:
+        return mean_interval(curve)
+    logarithms = np.log(np.where(curve > 0, curve, np.nan))
+    mean, low, high = mean_interval(logarithms)
+    return np.exp(mean), np.exp(low), np.exp(high)
 
 
 def binned(curve: np.ndarray, most: int) -> np.ndarray:

@@ -171,8 +171,9 @@ def _tiles(runs: Sequence[Run], colours: Sequence[str]) -> str:
 
 def _card(figure: Figure, chart: Chart, runs: Sequence[Run], size: tuple[int, int]) -> str:
     x = [_places(run, "iteration", points(runs)) for run in runs]
+    meaning = f"{figure.meaning}{' (geometric mean)' if figure.log else ''}"
     return (
-        f"<figure><figcaption><b>{escape(figure.title)}</b> {escape(figure.meaning)}</figcaption>"
+        f"<figure><figcaption><b>{escape(figure.title)}</b> {escape(meaning)}</figcaption>"
         f'{line_chart(chart, x, *size)}<p class="axis-name">iteration</p></figure>'
     )
 
