@@ -420,7 +420,7 @@ def _data(runs: Sequence[Run], colours: Sequence[str], drawn: dict[str, Chart]) 
     return text.replace("<", "\\u003c")
 
 
-def _rounded(values: np.ndarray) -> list[float | None]:
+def _rounded(values: np.ndarray) -> list[float | int | None]:
     """Five digits are more than a chart shows."""
     rounded = (float(f"{value:.5g}") if np.isfinite(value) else None for value in values)
     return [int(one) if one is not None and one.is_integer() else one for one in rounded]

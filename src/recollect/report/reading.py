@@ -226,13 +226,10 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         lambda run: str(run.folder),
     ]
     labels = [run.name for run in runs]
-    for part in parts[1:]:
-        twice = [labels.count(label) > 1 for label in labels]
+    for part in parts:
         labels = [
-            f"{label}, {part(run)}"
-            if double and _differs(part, run, label, runs, labels)
-            else label
-            for run, label, double in zip(runs, labels, twice, strict=True)
+            f"{label}, {part(run)}" if _differs(part, run, label, runs, labels) else label
+            for run, label in zip(runs, labels, strict=True)
         ]
     return labels
 

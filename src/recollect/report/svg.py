@@ -60,7 +60,7 @@ class Chart:
             return (0.1, 1.0) if self.log else (0.0, 1.0)
         if self.log:
             low, high = min(inside.min(), *levels, math.inf), max(inside.max(), *levels, -math.inf)
-            return low / 1.3, high * 1.3
+            return float(low / 1.3), float(high * 1.3)
         # The interval of few seeds may be many times the curve: a part of it has to do.
         room = 0.3 * float(np.ptp(inside))
         near = np.clip(bounds[np.isfinite(bounds)], inside.min() - room, inside.max() + room)
@@ -165,7 +165,7 @@ def png(pixels: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
+def ticks(low: float | int, high: float | int, most: int = 5) -> list[float]:
     """Round numbers between two, at most `most` + 1 of them.
 
     Example:
@@ -174,7 +174,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
         [0.0, 20.0, 40.0, 60.0]
     """
     if not high > low:
-        return [low]
+        return [float(low)]
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * (1 - 1e-9))
@@ -182,7 +182,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [float(f"{i * step:.12g}") for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def short(value: float) -> str:
+def short(value: float | int) -> str:
     """A number in few characters.
 
     Example:
@@ -231,7 +231,7 @@ def _grid(chart: Chart, up, width: int) -> str:
     return "".join(lines)
 
 
-def _bottom(right: float, across, height: int) -> str:
+def _bottom(right: float | int, across, height: int) -> str:
     texts = [
         f'<text class="x" x="{across(value):.1f}" y="{height - BOTTOM + 18}">{short(value)}</text>'
         for value in ticks(0, right, 5)
