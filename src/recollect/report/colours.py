@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 COLOURS = ("#7f7f7f", "#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
 """Distinguishable with the common kinds of colour blindness (after Okabe and Ito)."""
-ALGORITHM_COLOURS = dict(
+ALGORITHM_COLOURS: dict[str, str] = dict(
     zip(("vpg", "rpg", "vnpg", "rnpg", "trpo", "rtrpo", "ppo", "rppo"), COLOURS, strict=True)
 )
 """One colour for one algorithm, in every picture."""
