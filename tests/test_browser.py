@@ -50,7 +50,7 @@ def test_hover_axes_and_series(tmp_path):
         for _ in range(5):
             page.press("ArrowRight")
         text = page.run(f"{TIP}.textContent")
-        assert text.startswith("seconds 2")
+        assert text.startswith("seconds 16")
         assert "rnpg" not in text
         assert page.errors == []
 

@@ -13,7 +13,7 @@ import recollect as rc
 from recollect.algorithms import ALGORITHMS
 from recollect.refusals import SEARCH, SIGNAL
 from recollect.report import diagnosis
-from recollect.report.colours import COLOURS, OF_ALGORITHM, colours_of
+from recollect.report.colours import ALGORITHM_COLOURS, COLOURS, run_colours
 from recollect.report.compare import differences_of
 from recollect.report.figures import binned, by_age
 from recollect.report.page import page, write_report
@@ -279,12 +279,12 @@ def test_a_report_does_without_jax(tmp_path):
 
 
 def test_the_same_algorithm_has_the_same_colour_everywhere():
-    assert len(set(OF_ALGORITHM.values())) == len(ALGORITHMS)
-    assert set(OF_ALGORITHM) == set(ALGORITHMS)
-    assert colours_of(["mine", "rnpg"])[1] == colours_of(["RNPG, window 5"])[0]
-    many = colours_of([f"run {n}" for n in range(20)])
+    assert len(set(ALGORITHM_COLOURS.values())) == len(ALGORITHMS)
+    assert set(ALGORITHM_COLOURS) == set(ALGORITHMS)
+    assert run_colours(["mine", "rnpg"])[1] == run_colours(["RNPG, window 5"])[0]
+    many = run_colours([f"run {n}" for n in range(20)])
     assert set(many) == set(COLOURS)
-    same = colours_of(["rnpg, window 1", "rnpg, window 2", "vpg"])
+    same = run_colours(["rnpg, window 1", "rnpg, window 2", "vpg"])
     assert len(set(same)) == 3
 
 

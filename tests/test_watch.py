@@ -80,8 +80,8 @@ def test_it_answers_this_machine_and_get_alone(tmp_path):
         for method in ("HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
             assert ask(server, method=method)[0] == 405
         assert ask(server, method="TRACE")[0] == 501
-        for start in ("-1", "x", "1e3", "9" * 30, "²"):
-            assert ask(server, f"/progress.csv?from={start}".encode().decode("latin-1"))[0] == 400
+        for start in ("-1", "x", "1e3", "9" * 30, "%C2%B2"):
+            assert ask(server, f"/progress.csv?from={start}")[0] == 400
 
 
 def test_mistakes_are_a_sentence(tmp_path):

@@ -62,16 +62,15 @@ def mean_interval(curves: np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.nda
         >>> f"{mean:.2f} {low:.2f} {high:.2f}"
         '2.00 -0.48 4.48'
     """
+    import scipy.special  # here, as it takes a while and few commands need it
+
     finite = np.where(np.isfinite(curves), curves, np.nan)
     if not finite.shape[axis]:
         # Without seeds there is as little as with seeds that have all stopped.
         finite = np.full((*finite.shape[:axis], 1, *finite.shape[axis + 1 :]), np.nan)
     left = np.isfinite(finite).sum(axis)
     mean = np.where(left > 0, np.nansum(finite, axis=axis) / np.maximum(left, 1), np.nan)
-    from scipy.special import stdtrit  # scipy.stats takes longer to load than all of recollect
-
-    half = stdtrit(np.maximum(left - 1, 1), 0.975) * standard_error(finite, axis)
-    # DEL(0.975, np.maximum(left - 1, 1)) * standard_error(finite, axis)
+    half = scipy.special.stdtrit(np.maximum(left - 1, 1), 0.975) * standard_error(finite, axis)
     return mean, np.asarray(mean - half), np.asarray(mean + half)
 
 

@@ -76,7 +76,7 @@ def collapse(run: Run) -> Finding | None:
         return None
     smooth = np.convolve(mean, np.ones(tenth) / tenth, "valid")
     best, first, last = smooth.max(), smooth[0], smooth[-1]
-    if best - last <= COLLAPSE * (best - first):
+    if best <= first or best - last <= COLLAPSE * (best - first):
         return None
     place = int(smooth.argmax()) + tenth
     return Finding(
@@ -284,7 +284,7 @@ def blind_critic(run: Run) -> Finding | None:
         return None
     return Finding(
         "warning" if explained < 0 else "note",
-        f"The critic explains {_percent(max(explained, 0))} of the variance of its targets.",
+        f"The critic explains {_percent(max(explained, 0.0))} of the variance of its targets.",
         "A larger learning_rate or more epochs of the critic may help; in a solved task there is "
         "little left to explain.",
     )

@@ -9,7 +9,7 @@ from recollect.report.reading import Run
 from recollect.report.svg import Chart, Series
 from recollect.statistics import mean_interval
 
-POINTS = 480
+POINTS = 300
 """Of all runs in a chart: more would not be seen, and make the page large."""
 FEWEST = 24
 """Points of a run, however many runs there are."""

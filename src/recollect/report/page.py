@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from recollect.report import figures
-from recollect.report.colours import colours_of
+from recollect.report.colours import run_colours
 from recollect.report.compare import Difference, differences_of
 from recollect.report.diagnosis import diagnose, reason
-from recollect.report.figures import Figure, binned, by_age, chart_of, points
+from recollect.report.figures import Figure, by_age, chart_of, points
 from recollect.report.reading import Run, read_runs
+from recollect.report.script import places, script_data
 from recollect.report.svg import Chart, heat_map, line_chart, paint
 from recollect.statistics import Estimate, mean_interval
 
@@ -69,7 +70,7 @@ def page(runs: Sequence[Run], animation: str | None = None, live: bool = False) 
         animation: address of a picture of the agent, `data:image/…`.
         live: whether the page follows the run, for a server.
     """
-    colours = colours_of([run.label for run in runs])
+    colours = run_colours([run.label for run in runs])
     drawn: dict[str, Chart] = {}
     sections = [
         _header(runs, live),
@@ -89,7 +90,7 @@ def page(runs: Sequence[Run], animation: str | None = None, live: bool = False) 
         _cards("Other figures", figures.others(runs), runs, colours, drawn),
         _refused(runs),
         _settings(runs),
-        f'<script type="application/json" id="data">{_data(runs, colours, drawn)}</script>',
+        f'<script type="application/json" id="data">{script_data(runs, colours, drawn)}</script>',
     ]
     parts = files("recollect.report")
     style = parts.joinpath("page.css").read_text(encoding="utf-8")
@@ -170,7 +171,7 @@ def _tiles(runs: Sequence[Run], colours: Sequence[str]) -> str:
 
 
 def _card(figure: Figure, chart: Chart, runs: Sequence[Run], size: tuple[int, int]) -> str:
-    x = [_places(run, "iteration", points(runs)) for run in runs]
+    x = [places(run, "iteration", points(runs)) for run in runs]
     meaning = f"{figure.meaning}{' (geometric mean)' if figure.log else ''}"
     return (
         f"<figure><figcaption><b>{escape(figure.title)}</b> {escape(meaning)}</figcaption>"
@@ -377,50 +378,3 @@ def _number(value: float | np.ndarray) -> str:
     if not np.isfinite(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _places(run: Run, axis: str, most: int) -> np.ndarray:
-    """Where the points of a run's curves are."""
-    return binned(run.axes[axis][None], most)[0]
-
-
-def _data(runs: Sequence[Run], colours: Sequence[str], drawn: dict[str, Chart]) -> str:
-    """What the script knows, as JSON that cannot end the element that holds it."""
-    most = points(runs)
-    facts = {
-        "length": sum(run.length for run in runs),
-        "runs": [
-            {
-                "label": run.label,
-                "colour": paint(colour),
-                "x": {axis: _rounded(_places(run, axis, most)) for axis in run.axes},
-            }
-            for run, colour in zip(runs, colours, strict=True)
-        ],
-        "charts": {
-            key: {
-                "log": chart.log,
-                "percent": chart.percent,
-                "low": chart.range[0],
-                "high": chart.range[1],
-                "series": [
-                    {
-                        "run": one.run,
-                        "mean": _rounded(one.mean),
-                        "low": _rounded(one.low),
-                        "high": _rounded(one.high),
-                    }
-                    for one in chart.series
-                ],
-            }
-            for key, chart in drawn.items()
-        },
-    }
-    text = json.dumps(facts, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
-
-
-def _rounded(values: np.ndarray) -> list[float | int | None]:
-    """Five digits are more than a chart shows."""
-    rounded = (float(f"{value:.5g}") if np.isfinite(value) else None for value in values)
-    return [int(one) if one is not None and one.is_integer() else one for one in rounded]

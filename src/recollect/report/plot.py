@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from recollect.report.colours import COLOURS
-from recollect.report.colours import OF_ALGORITHM as ALGORITHM_COLOURS
+from recollect.report.colours import ALGORITHM_COLOURS, COLOURS
 from recollect.report.curves import Axis, Curve, over_seeds
 from recollect.run.state import RECENT_EPISODES
 from recollect.statistics import standard_error
