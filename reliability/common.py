@@ -16,8 +16,9 @@ RESULTS = HERE / "results.json"
 PAGE = ROOT / "docs" / "reliability.md"
 INTRODUCTION = """# Reliability
 
-What happens on a bad day, measured. Each row is a script of one page in `reliability/`, which repeats the measurement
-and writes its row anew; all of them: `python reliability/run.py`. Small versions are tests (`tests/test_reliability.py`).
+What happens on a bad day, measured. Each row is a script of one page in `reliability/`, which
+repeats the measurement and writes its row anew; a number after its name says how often; all of
+them: `python reliability/run.py`. Small versions are tests (`tests/test_reliability.py`).
 
 | what | how often | what happened | command |
 |---|---|---|---|
@@ -39,6 +40,12 @@ def processes() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["recollect.agent.agent", "recollect.run.hosted"])
     return context
+
+
+def apart(function: Callable, *arguments: Any) -> Any:
+    """What a function gives in a process of its own."""
+    with processes().Pool(1) as pool:
+        return pool.apply(function, arguments)
 
 
 def problem(engine: str = "compiled") -> dict[str, Any]:
@@ -69,9 +76,11 @@ def sentence(function: Callable[[], Any]) -> str:
     try:
         function()
     except ValueError as error:
-        assert str(error).count("\n") == 0 and str(error), repr(error)
-        return str(error)
-    raise AssertionError("nothing was refused")
+        text = str(error)
+    else:
+        raise AssertionError("nothing was refused")
+    assert "\n" not in text, text
+    return text
 
 
 def folder() -> tempfile.TemporaryDirectory:

@@ -1,4 +1,4 @@
-"""The disk is full at many points of what is written: the checkpoint before is intact, a run goes on.
+"""The disk is full while a run is written: the checkpoint before is intact, and the run goes on.
 
     python reliability/disk_full.py [CUTS]
 
@@ -86,7 +86,9 @@ def main() -> None:
             train(**problem(), out=Path(name) / "run", callback=lambda *_: None, **settings)
         equal = same(disk / "run", Path(name) / "run")
         result = f"{filler.refused} checkpoints were not written, {filler.unreadable} unreadable, "
-        result += f"{len(told)} warnings, at the end {'as if there had been space' if equal else 'other'}"
+        result += (
+            f"{len(told)} warnings, at the end {'as if there had been space' if equal else 'other'}"
+        )
         record("disk_full.py", "a disk that is full while a run is written", f"{cuts} cuts", result)
         filler.leave(0)
         refusals = [sentence(lambda: train(**problem(), out=disk / "full", iterations=1))]

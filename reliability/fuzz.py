@@ -3,9 +3,10 @@
     python reliability/fuzz.py [CONFIGURATIONS]
 
 Half go through JSON (`RunConfig.from_plain`: what config.json and checkpoints hold), half through
-Python (constructors, then `RunConfig.of`: what `train` and `Agent` take). Both start from settings
-that work and put other values, near or strange, at one to three random places. Some of those that are accepted and
-small are trained for two iterations.
+Python (constructors, then `RunConfig.of`: what `train` and `Agent` take). Another way in, such as
+the command line, is another entry of `WAYS`. All start from settings that work and put other
+values, near or strange, at one to three random places. Some of those that are accepted and small
+are trained for two iterations.
 """
 
 import copy
@@ -24,7 +25,12 @@ STRANGE: list[Any] = [
     *({"kind": "Nothing"}, {"kind": 3}, {"kind": ["x"]}, {"kind": "PolicyRatio"}, {"object": "f"}),
     *({"kind": "GAE"}, {"kind": "Critic", "widths": [4]}, {"kind": "Steps"}, {"kind": "RunConfig"}),
     *({"kind": "Settings"}, {"kind": "AbstractAlgorithm"}, {"kind": "Episodes", "episodes": 2}),
-    *({"kind": "Cholesky"}, {"kind": "Uniform", "newest": 2}, {"kind": "Architecture"}, {"object": 3}),
+    *(
+        {"kind": "Cholesky"},
+        {"kind": "Uniform", "newest": 2},
+        {"kind": "Architecture"},
+        {"object": 3},
+    ),
     *({"kind": "Box", "low": 1.0, "high": -1.0}, {"kind": "CartPole"}, {"kind": "VTrace", "x": 1}),
 ]
 NAMES = ["gamma", "lr", "windw", "__class__", "self", "kind", "a b", "window", "discount"]
@@ -154,6 +160,12 @@ def fuzz(number: int, seed: int = 0) -> tuple[list[dict[str, Any]], int, list[st
     return accepted, total, wrong
 
 
+def counted(number: int, seed: int) -> tuple[int, list[str]]:
+    """How many were accepted, and what went wrong."""
+    quiet()
+    return fuzz(number, seed)[1:]
+
+
 def small(config: Any) -> bool:
     """Whether two iterations of it take seconds."""
     from recollect import Draws, Steps
@@ -163,7 +175,9 @@ def small(config: Any) -> bool:
     sizes = [*getattr(config.policy, "widths", ()), *settings.critic.widths, len(config.seeds)]
     batch = getattr(config.collector, "copies", 1) * getattr(config.collector, "steps", 1)
     few = isinstance(config.collector, Steps | Draws) and batch <= 64
-    return isinstance(config.env, AbstractEnv) and few and max(sizes) <= 64 and settings.window <= 20
+    return (
+        isinstance(config.env, AbstractEnv) and few and max(sizes) <= 64 and settings.window <= 20
+    )
 
 
 def main() -> None:
@@ -173,7 +187,9 @@ def main() -> None:
     accepted, total, wrong = fuzz(number)
     for line in wrong[:40]:
         print(line)
-    result = f"{total:,} accepted, {number - total - len(wrong):,} refused in one line that names a "
+    result = (
+        f"{total:,} accepted, {number - total - len(wrong):,} refused in one line that names a "
+    )
     result += f"field, {len(wrong)} otherwise"
     what = "fuzzed configurations through JSON and Python"
     record("fuzz.py", what, f"{number:,}", result)

@@ -3,8 +3,9 @@
     python reliability/kill.py [KILLS]
 
 Runs of a compiled environment and of one on the host are killed at random moments (a fifth of them
-while the process starts, compiles or restores), and at every line of the code that writes files. Compared are all arrays of the last checkpoint (policy, window, keys, counters,
-curves) and all rows of progress.csv and of the monitor, without their times.
+while the process starts, compiles or restores), and at every line of the code that writes files.
+Compared are all arrays of the last checkpoint (policy, window, keys, counters, curves) and all rows
+of progress.csv and of the monitor, without their times.
 """
 
 import itertools
@@ -78,9 +79,7 @@ def die_at_line(number: int) -> None:
     sys.settrace(trace)
 
 
-def killed_at_random(
-    root: Path, engine: str, kills: int, draw: random.Random, lasts: float
-) -> int:
+def killed_at_random(root: Path, engine: str, kills: int, draw: random.Random, lasts: float) -> int:
     """Kill processes at random moments, and finish all runs; returns their number."""
     for number in range(kills):
         child, connection = start(root, engine, 10**6)

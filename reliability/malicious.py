@@ -72,7 +72,7 @@ def files(good: bytes) -> dict[str, bytes]:
 
     text = json.dumps(manifest).encode()
     first = fields[names[0]]
-    other_shape = {**first, "shape": first["shape"][::-1] + [1]}
+    other_shape = {**first, "shape": [*first["shape"][::-1], 1]}
     bomb = [("manifest.json", b" " * 10**8), ("arrays.safetensors", arrays)]
     shown = [("manifest.json", text), ("arrays.safetensors", arrays)]
     module = {"kind": "EnvSettings", "name": "harm:Env-v0"}
@@ -94,7 +94,9 @@ def files(good: bytes) -> dict[str, bytes]:
         "a list": packed(b"[]"),
         "JSON that is nested deeply": packed(DEEP),
         "JSON that is not UTF-8": packed(b'{"format": 1, "x": "\xff"}'),
-        "a number of a million digits": packed(b'{"format": 1, "iteration": ' + b"9" * 10**6 + b"}"),
+        "a number of a million digits": packed(
+            b'{"format": 1, "iteration": ' + b"9" * 10**6 + b"}"
+        ),
         "no format": told(format=None),
         "a newer format": told(format=2),
         "a format that is true": told(format=True),
@@ -129,7 +131,9 @@ def watch(seen: list[str]) -> None:
     def hook(event: str, arguments: tuple) -> None:
         if not seen:
             return
-        writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
+        writes = (
+            event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
+        )
         foreign = event == "import" and arguments[0].startswith("harm")
         if event in FORBIDDEN or writes or foreign:
             seen.append(f"{event} {arguments}")
@@ -152,29 +156,37 @@ def refused(path: Path, load: Callable[[Path], Any]) -> str:
     return said if sorted(os.listdir(path.parent)) == before else "! wrote files"
 
 
-def main() -> None:
-    set_up()
+def answers(name: str) -> dict[str, str]:
+    """What is said of each file, in a folder that is empty; with `!` if anything happened."""
     quiet()
     from recollect import Agent, train
 
     seen: list[str] = []
     watch(seen)
-    wrong = 0
+    train(**problem(), iterations=1, out=Path(name) / "run")
+    harmful = files((Path(name) / "run" / "checkpoints" / "00000001.zip").read_bytes())
+    path = Path(name) / "loaded" / "agent.zip"
+    path.parent.mkdir()
+    said = {}
+    for what, data in harmful.items():
+        path.write_bytes(data)
+        seen[:] = [what]
+        said[what] = refused(path, Agent.load)
+        if seen[1:]:
+            said[what] = f"! {seen[1:]}"
+        seen.clear()
+    return said
+
+
+def main() -> None:
+    set_up()
     with folder() as name:
-        train(**problem(), iterations=1, out=Path(name) / "run")
-        harmful = files((Path(name) / "run" / "checkpoints" / "00000001.zip").read_bytes())
-        path = Path(name) / "loaded" / "agent.zip"
-        path.parent.mkdir()
-        for what, data in harmful.items():
-            path.write_bytes(data)
-            seen[:] = [what]
-            said = refused(path, Agent.load)
-            happened = seen[1:]
-            seen.clear()
-            wrong += said.startswith("!") or bool(happened)
-            print(f"{what}: {said[:150]} {happened or ''}")
-    result = f"{len(harmful) - wrong} refused in one sentence; no code run, nothing written"
-    record("malicious.py", "files made to do harm", f"{len(harmful)}", result)
+        said = answers(name)
+    for what, text in said.items():
+        print(f"{what}: {text[:150]}")
+    good = sum(not text.startswith("!") for text in said.values())
+    result = f"{good} refused in one sentence; no code run, nothing written"
+    record("malicious.py", "files made to do harm", f"{len(said)}", result)
 
 
 if __name__ == "__main__":

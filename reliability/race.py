@@ -1,6 +1,6 @@
 """Processes that ask for run folders at once get one each, and runs beside each other do not mix.
 
-    python reliability/race.py [PROCESSES]
+python reliability/race.py [PROCESSES]
 """
 
 from pathlib import Path

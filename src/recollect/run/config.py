@@ -229,7 +229,8 @@ def check_algorithm(algorithm: Any) -> AbstractAlgorithm:
         name = algorithm.__name__
         raise ValueError(f"algorithm={name} is not yet made; call it, for example {name}().")
     raise ValueError(
-        f"algorithm={shown(algorithm)} is no algorithm; give for example RNPG(window=10), or 'rnpg'."
+        f"algorithm={shown(algorithm)} is no algorithm; give for example RNPG(window=10), or "
+        "'rnpg'."
     )
 
 

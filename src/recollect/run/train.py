@@ -325,8 +325,8 @@ def _warn_of_refusals(session: Session, hopeless: bool) -> None:
     if hopeless:
         more += " Training stopped, as every one of the latest updates was refused."
     warnings.warn(
-        f"{len(places)} of {np.isfinite(refused).sum()} updates on {name} were refused and left the "
-        "policy as it was, the first for seed "
+        f"{len(places)} of {np.isfinite(refused).sum()} updates on {name} were refused and left "
+        "the policy as it was, the first for seed "
         f"{seeds[seed]} in iteration {iteration + 1}: {REFUSALS[int(refused[seed, iteration])]}."
         f"{more}",
         stacklevel=5,
