@@ -68,7 +68,9 @@ class Filler:
 def same(one: Path, other: Path) -> bool:
     from kill import contents
 
-    return contents(one) == contents(other)
+    # Which checkpoint is the last but one depends on when there was space.
+    without = lambda found: {name: part for name, part in found.items() if name != "files"}
+    return without(contents(one)) == without(contents(other))
 
 
 def main() -> None:

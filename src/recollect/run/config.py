@@ -90,6 +90,8 @@ class RunConfig:
     def __post_init__(self):
         check_type("collector", self.collector, AbstractCollector, Episodes(4))
         check_type("policy", self.policy, InitialPolicy)
+        if isinstance(self.policy, Settings) and not isinstance(self.policy, Architecture):
+            raise ValueError(f"policy={shown(self.policy)} is no policy; give an Architecture().")
         check_fit(self.env, self.algorithm, self.policy)
         check_draws(self.algorithm, self.collector)
         check_memory(self.env, self.algorithm, self.collector, len(self.seeds))

@@ -19,7 +19,7 @@ from recollect.refusals import REFUSALS, SIGNAL
 from recollect.run.config import RunConfig
 from recollect.run.folder import SECONDS, RunFolder
 from recollect.run.log import Logger, logging_to
-from recollect.run.session import Callback, Ended, Session, Until, Watcher, run_session
+from recollect.run.session import Callback, Ended, Until, Watcher, run_session
 from recollect.run.show import bar, summary_of
 from recollect.run.snapshot import Snapshot
 from recollect.run.state import Curves
@@ -287,7 +287,13 @@ def _result(ended: Ended) -> Training:
     session = ended.session
     training = None
     if session.iteration:
-        _warn_of_refusals(session, ended.hopeless)
+        _warn_of_refusals(
+            session.curves["refused"],
+            session.seeds,
+            ended.hopeless,
+            session.config.env_name,
+            session.fault,
+        )
         _warn_of_returns(session.curves["return_mean"], session.seeds)
         ended.warn()
         training = Training(
@@ -305,10 +311,9 @@ def _result(ended: Ended) -> Training:
     return training
 
 
-def _warn_of_refusals(session: Session, hopeless: bool) -> None:
-    refused = session.curves["refused"]
-    seeds = session.seeds
-    name = session.config.env_name
+def _warn_of_refusals(
+    refused: np.ndarray, seeds: tuple[int, ...], hopeless: bool, name: str, fault: str
+) -> None:
     # A solved task may give no signal any more; only a seed that never had any is worth a word.
     silent = (np.isnan(refused) | (refused == SIGNAL)).all(1)
     if silent.any():
@@ -321,7 +326,7 @@ def _warn_of_refusals(session: Session, hopeless: bool) -> None:
     if not len(places):
         return
     seed, iteration = places[0]
-    more = f" What was not finite first was {session.fault}." if session.fault else ""
+    more = f" What was not finite first was {fault}." if fault else ""
     if hopeless:
         more += " Training stopped, as every one of the latest updates was refused."
     warnings.warn(
