@@ -200,11 +200,19 @@ def test_a_seed_that_never_had_a_signal_is_named_and_a_solved_one_is_not():
     solved = np.array([[0, SIGNAL, SIGNAL], [SIGNAL, 0, nan]])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _warn_of_refusals(solved, (3, 5), hopeless=False)
+        _warn_of_refusals(solved, (3, 5), hopeless=False, name="CartPole", fault="")
     with pytest.warns(UserWarning, match="No batch of seed 5 held a signal"):
-        _warn_of_refusals(np.array([[0, SIGNAL], [SIGNAL, nan]]), (3, 5), hopeless=False)
-    with pytest.warns(UserWarning, match="1 of 3 updates were refused.*seed 3 in iteration 2"):
-        _warn_of_refusals(np.array([[0, 1, SIGNAL]]), (3,), hopeless=False)
+        _warn_of_refusals(
+            np.array([[0, SIGNAL], [SIGNAL, nan]]),
+            (3, 5),
+            hopeless=False,
+            name="CartPole",
+            fault="",
+        )
+    with pytest.warns(UserWarning, match="1 of 3 updates on CartPole were refused.*seed 3 in iteration 2"):
+        _warn_of_refusals(
+            np.array([[0, 1, SIGNAL]]), (3,), hopeless=False, name="CartPole", fault=""
+        )
 
 
 class Hostile(AbstractEnv):

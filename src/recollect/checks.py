@@ -9,6 +9,9 @@ import math
 import numbers
 from collections.abc import Iterable
 
+LONGEST = 200
+"""Characters of a value in a message."""
+
 
 def check_number(
     field: str,
@@ -36,7 +39,7 @@ def check_number(
         remedy: end of the message, what to do instead.
     """
     if value is None or isinstance(value, bool | str):
-        raise ValueError(f"{field}={value!r} is not a number; {remedy}.")
+        raise ValueError(f"{field}={shown(value)} is not a number; {remedy}.")
     if not isinstance(value, numbers.Real):
         return
     number = float(value)
@@ -44,6 +47,12 @@ def check_number(
     below = number < high if open_high else number <= high
     if not (above and below) or (math.isinf(number) and not infinite):
         raise ValueError(f"{field}={value} is out of range; {remedy}.")
+
+
+def shown(value) -> str:
+    """A value as messages show it: on one line, and not at any length."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def check_count(field: str, value, remedy: str = "give a whole number of at least 1") -> None:
@@ -55,8 +64,8 @@ def check_count(field: str, value, remedy: str = "give a whole number of at leas
         remedy: end of the message, what to do instead.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        shown = value if isinstance(value, numbers.Number) else repr(value)
-        raise ValueError(f"{field}={shown} is not a whole number of at least 1; {remedy}.")
+        text = value if isinstance(value, numbers.Number) else shown(value)
+        raise ValueError(f"{field}={text} is not a whole number of at least 1; {remedy}.")
 
 
 def check_name(
@@ -84,4 +93,4 @@ def check_name(
     near = difflib.get_close_matches(str(value).lower(), known, n=1, cutoff=0.5)
     hint = f"did you mean {known[near[0]]!r}? " if near else ""
     listed = ", ".join([*map(repr, names), *([source] if source else [])])
-    raise ValueError(f"{field}={value!r} is unknown; {hint}choose from {listed}.")
+    raise ValueError(f"{field}={shown(value)} is unknown; {hint}choose from {listed}.")

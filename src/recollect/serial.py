@@ -118,7 +118,7 @@ def from_plain(plain: Any, kinds: Mapping[str, type], name: str = "settings") ->
     if KIND not in plain:
         return {key: from_plain(one, kinds, f"{name}.{key}") for key, one in plain.items()}
     kind = plain[KIND]
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(
             f"{name} is a {kind!r:.80}, which is not part of recollect; give its class."
         )

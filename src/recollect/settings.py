@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union, get_a
 import jax
 import numpy as np
 
-from recollect.checks import check_name
+from recollect.checks import check_name, shown
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -165,8 +165,8 @@ def check_type(
         raise ValueError(f"{field}={name} is a class; call it, for example {name}().")
     nothing = (None, dataclasses.MISSING, inspect.Parameter.empty)
     absent = any(default is one for one in nothing)
-    remedy = "one" if absent else f"for example {default!r}"
-    raise ValueError(f"{field}={value!r} is not {_described(kind)}; give {remedy}.")
+    remedy = "one" if absent else f"for example {shown(default)}"
+    raise ValueError(f"{field}={shown(value)} is not {_described(kind)}; give {remedy}.")
 
 
 def _fits(value, kind, arrays: bool) -> bool:

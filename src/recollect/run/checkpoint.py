@@ -16,7 +16,7 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +33,8 @@ MANIFEST = "manifest.json"
 ARRAYS = "arrays.safetensors"
 DIGEST = 64
 """Characters of a SHA-256."""
+PART = ".part"
+"""How files end that are being written, or were when a process was killed."""
 LARGEST_MANIFEST = 16 * 2**20
 """Bytes of a manifest at most."""
 Tree = TypeVar("Tree")
@@ -64,23 +66,48 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]
 
 def replace(path: Path, data: bytes) -> None:
     """Give a file new contents all at once: whoever reads it sees either the old or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with _part(path, data) as part:
+        os.replace(part, path)
     if hasattr(os, "O_DIRECTORY"):  # the new name itself, where a folder can be opened
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def create(path: Path, data: bytes) -> None:
+    """Make a file with all of its contents at once.
+
+    Raises:
+        FileExistsError: if there is one of that name; of several that try at once, one succeeds.
+    """
+    with _part(path, data) as part:
+        try:
+            os.link(part, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system that has no second names for files
+            with path.open("xb") as file:
+                file.write(data)
+
+
+@contextlib.contextmanager
+def _part(path: Path, data: bytes) -> Iterator[Path]:
+    """A file beside `path` with all of the data on disk, under a name that ends with the context.
+
+    A process that is killed leaves it there; see `PART`.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield part
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -7,6 +7,7 @@ to be given again.
 """
 
 import dataclasses
+import inspect
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,15 +15,20 @@ from typing import Any
 import numpy as np
 
 from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
-from recollect.checks import check_count
+from recollect.checks import check_count, shown
 from recollect.collect.compiled import Episodes, Steps
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, EnvSettings, HostEnv, host
 from recollect.policies.architecture import Architecture, InitialPolicy, env_name
-from recollect.run.fit import check_draws, check_fit
+from recollect.run.fit import check_draws, check_fit, check_memory
 from recollect.run.presets import Preset, default_collector, preset, settings_for
 from recollect.serial import OBJECT, differences, from_plain, object_name, to_plain
 from recollect.settings import Settings, check_type
+
+MOST_SEEDS = 10**6
+"""In one run."""
+SEEDS = 2**32
+"""How many there are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +67,8 @@ class RunConfig:
             env = made.make()
         else:
             made = None
+            if isinstance(env, Settings) and not isinstance(env, AbstractEnv):
+                raise ValueError(f"env={shown(env)} is no environment; give for example a name.")
             env = env if isinstance(env, AbstractEnv | HostEnv) else host(env)
         source = None
         seeds = check_seeds(seeds)
@@ -82,8 +90,11 @@ class RunConfig:
     def __post_init__(self):
         check_type("collector", self.collector, AbstractCollector, Episodes(4))
         check_type("policy", self.policy, InitialPolicy)
+        if isinstance(self.policy, Settings) and not isinstance(self.policy, Architecture):
+            raise ValueError(f"policy={shown(self.policy)} is no policy; give an Architecture().")
         check_fit(self.env, self.algorithm, self.policy)
         check_draws(self.algorithm, self.collector)
+        check_memory(self.env, self.algorithm, self.collector, len(self.seeds))
 
     @property
     def env_name(self) -> str:
@@ -188,7 +199,8 @@ def known_kinds(use: Iterable[type] = ()) -> dict[str, type]:
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        if kind.__module__.startswith("recollect."):
+        final = dataclasses.is_dataclass(kind) and not inspect.isabstract(kind)
+        if final and kind.__module__.startswith("recollect."):
             found[kind.__name__] = kind
     return found | {kind.__name__: kind for kind in use}
 
@@ -219,7 +231,8 @@ def check_algorithm(algorithm: Any) -> AbstractAlgorithm:
         name = algorithm.__name__
         raise ValueError(f"algorithm={name} is not yet made; call it, for example {name}().")
     raise ValueError(
-        f"algorithm={algorithm!r} is no algorithm; give for example RNPG(window=10), or 'rnpg'."
+        f"algorithm={shown(algorithm)} is no algorithm; give for example RNPG(window=10), or "
+        "'rnpg'."
     )
 
 
@@ -228,13 +241,18 @@ def check_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     remedy = "give how many seeds to run, or which"
     if isinstance(seeds, int | np.integer):
         check_count("seeds", seeds, remedy)
+        if seeds > MOST_SEEDS:
+            raise ValueError(f"seeds={seeds} are more than {MOST_SEEDS}; {remedy}.")
         return tuple(range(int(seeds)))
     try:
         chosen = tuple(operator.index(seed) for seed in seeds)
     except TypeError:
         raise ValueError(
-            f"seeds={seeds!r} is neither a whole number nor several; {remedy}."
+            f"seeds={shown(seeds)} is neither a whole number nor several; {remedy}."
         ) from None
     if not chosen or min(chosen) < 0:
-        raise ValueError(f"seeds={seeds!r} is empty or has a negative number; {remedy}.")
+        raise ValueError(f"seeds={shown(seeds)} is empty or has a negative number; {remedy}.")
+    if max(chosen) >= SEEDS:
+        # Random keys are made of 32 bits: larger numbers would repeat smaller ones.
+        raise ValueError(f"seeds={shown(seeds)} has a number of 2³² or more; {remedy}.")
     return chosen

@@ -1,5 +1,8 @@
 """Whether policy, algorithm and collector fit the environment, before anything is compiled."""
 
+import math
+import os
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -38,6 +41,34 @@ def check_draws(algorithm: AbstractAlgorithm, collector: AbstractCollector) -> N
             f"discount_states=True would discount twice, as {name} draws states by γ^t already; "
             "leave it out."
         )
+
+
+def check_memory(
+    env: AbstractEnv | HostEnv,
+    algorithm: AbstractAlgorithm,
+    collector: AbstractCollector,
+    seeds: int,
+) -> None:
+    """Raise if the window alone would not fit into the memory of this machine."""
+    window = max(algorithm.window, getattr(algorithm, "fisher_window", None) or 1)
+    sizes = vars(collector)
+    each = env.max_steps if "episodes" in sizes else 1
+    rows = each * math.prod(value for value in sizes.values() if isinstance(value, int))
+    # Two observations and an action, and six other numbers of four bytes at most.
+    size = 4 * seeds * window * rows * (2 * env.observation_size + math.prod(env.actions.shape) + 6)
+    if size > _memory():
+        raise ValueError(
+            f"window={window} batches of {rows} rows for {seeds} seeds would take "
+            f"{size / 2**30:.3g} GiB, more than this machine has; give less of one of them."
+        )
+
+
+def _memory() -> float:
+    """Bytes of memory of this machine; infinite where it does not say."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
 
 
 def check_fit(

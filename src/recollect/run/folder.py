@@ -18,7 +18,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ import numpy as np
 from recollect.algorithms import AbstractAlgorithm
 from recollect.checks import check_number
 from recollect.policies.architecture import InitialPolicy
-from recollect.run.checkpoint import CheckpointError
+from recollect.run.checkpoint import PART, CheckpointError, create
 from recollect.run.config import RunConfig
 from recollect.run.files import BEST, CHECKPOINTS, CONFIG, LEADING, MONITOR, PROGRESS, read_facts
 from recollect.run.log import flat_curves
@@ -59,6 +59,7 @@ class RunFolder:
         self.seconds = seconds
         self._written = time.monotonic()
         self._files: dict[str, Appended] = {}
+        self._failed = False
 
     @classmethod
     def create(
@@ -82,12 +83,8 @@ class RunFolder:
             command: that started it, if it was one.
 
         Raises:
-            ValueError: if it holds a run.
-            OSError: if it cannot be written to.
+            ValueError: if it holds a run, or cannot be written to.
         """
-        path.mkdir(parents=True, exist_ok=True)
-        if overwrite:
-            delete_run(path)
         facts = {
             "command": list(command),
             "versions": versions(),
@@ -96,15 +93,21 @@ class RunFolder:
             "changed": [list(one) for one in config.changed()],
             "until": dataclasses.asdict(until),
         }
+        text = json.dumps(facts, indent=2, allow_nan=False) + "\n"
         try:
+            path.mkdir(parents=True, exist_ok=True)
+            if overwrite:
+                delete_run(path)
             # Whoever makes this file has the folder.
-            with (path / CONFIG).open("x", encoding="utf-8") as file:
-                file.write(json.dumps(facts, indent=2, allow_nan=False) + "\n")
+            create(path / CONFIG, text.encode())
         except FileExistsError:
+            if not path.is_dir():
+                raise ValueError(f"{path} is a file; choose another folder.") from None
             raise ValueError(
                 f"{path} holds a run already; resume or overwrite it, or choose another folder."
             ) from None
-        (path / CHECKPOINTS).mkdir(exist_ok=True)
+        except OSError as error:
+            raise _unwritable(path, error) from None
         return cls(path, until, seconds)
 
     @classmethod
@@ -153,11 +156,35 @@ class RunFolder:
 
     def checkpoints(self) -> list[Path]:
         """The files of the run's state, oldest first."""
-        return sorted((self.path / CHECKPOINTS).glob("[0-9]*.zip"))
+        found = (self.path / CHECKPOINTS).glob("*.zip")
+        return sorted(path for path in found if re.fullmatch(r"\d+", path.stem))
 
     def begin(self, config: RunConfig, snapshot: Snapshot | None) -> None:
-        """Get ready for iterations after those of a snapshot; episodes beyond it are forgotten."""
-        lengths = {} if snapshot is None else snapshot.facts.get("episodes", {})
+        """Get ready for iterations after those of a snapshot; episodes beyond it are forgotten.
+
+        Checkpoints beyond it are those that could not be read. They get another name, lest they
+        count among the latest.
+
+        Raises:
+            ValueError: if the folder cannot be written to.
+        """
+        try:
+            self._tidy(0 if snapshot is None else snapshot.iteration)
+            self._open_monitors(config, {} if snapshot is None else snapshot.facts)
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+        self._written = time.monotonic()
+
+    def _tidy(self, iteration: int) -> None:
+        (self.path / CHECKPOINTS).mkdir(exist_ok=True)
+        for part in (*self.path.glob(f".*{PART}"), *self.path.glob(f"{CHECKPOINTS}/.*{PART}")):
+            part.unlink(missing_ok=True)
+        for path in self.checkpoints():
+            if int(path.stem) > iteration:
+                path.rename(path.with_name(f"{path.name}.damaged"))
+
+    def _open_monitors(self, config: RunConfig, facts: Mapping[str, Any]) -> None:
+        lengths = facts.get("episodes", {})
         self._files = {}
         about = {"t_start": time.time(), "env_id": config.env_name}
         for seed in config.seeds:
@@ -165,7 +192,6 @@ class RunFolder:
             self._files[name] = Appended(self.path / name, lengths.get(name, 0))
             if not self._files[name].length:
                 self._files[name].append(f"#{json.dumps(about)}\nr,l,t\n")
-        self._written = time.monotonic()
 
     def record(self, session: Session, chunk: Chunk) -> None:
         """Write the rows of new iterations, and all of the run if it is time to."""
@@ -193,8 +219,11 @@ class RunFolder:
             session.snapshot(episodes=lengths).write(path)
             for old in self.checkpoints()[:-KEPT]:
                 old.unlink()
+            self._failed = False
         except OSError as error:
-            warnings.warn(f"{path} could not be written: {error}.", stacklevel=2)
+            if not self._failed:  # said once, however often it is tried
+                warnings.warn(f"{path} could not be written: {error}.", stacklevel=2)
+            self._failed = True
         self._written = time.monotonic()
 
     def finish(self, session: Session) -> None:
@@ -302,6 +331,10 @@ def legal(name: str) -> str:
         ('ALE-Pong-v5', 'mine-Env-v0')
     """
     return re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(". ") or "unnamed"
+
+
+def _unwritable(path: Path, error: OSError) -> ValueError:
+    return ValueError(f"{path} cannot be written to: {error.strerror}; choose another folder.")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -28,7 +28,15 @@ from recollect.run.compiled import CHUNK_ITERATIONS, CompiledRun
 from recollect.run.config import RunConfig
 from recollect.run.hosted import HostRun
 from recollect.run.snapshot import Snapshot
-from recollect.run.state import AbstractRun, CorePool, Curves, Limits, RunState, active
+from recollect.run.state import (
+    FIELDS,
+    AbstractRun,
+    CorePool,
+    Curves,
+    Limits,
+    RunState,
+    active,
+)
 from recollect.tree import at_index
 
 CHUNK_SECONDS = 1.0
@@ -114,8 +122,9 @@ class Session:
         """All there is between two iterations."""
         self.first = state.iteration
         """The iterations that earlier sessions of the run have had."""
-        self.clock = np.zeros(0) if snapshot is None else snapshot.clock
-        """Seconds since the start, without compilation, at the end of every iteration."""
+        self._clocks = [np.zeros(0) if snapshot is None else snapshot.clock]
+        self.fault = ""
+        """What was not finite first, in words; empty if all was."""
         self._chunks = [] if snapshot is None or not snapshot.iteration else [snapshot.curves]
 
     @property
@@ -131,6 +140,12 @@ class Session:
     def environment_steps(self) -> np.ndarray:
         """Of every seed."""
         return np.asarray(self.state.seeds.environment_steps)
+
+    @property
+    def clock(self) -> np.ndarray:
+        """Seconds since the start, without compilation, at the end of every iteration."""
+        self._clocks = [np.concatenate(self._clocks)]
+        return self._clocks[0]
 
     @property
     def curves(self) -> Curves:
@@ -157,9 +172,10 @@ class Session:
         lived = int(np.isfinite(curves["steps"]).any(0).sum())
         curves = {name: values[:, :lived] for name, values in curves.items()}
         steps = curves.pop("steps")
+        self.fault = self.fault or _described(curves.pop("fault"), config=self.config)
         total = before[:, None] + np.nancumsum(steps, axis=1, dtype=np.float64)
         curves["environment_steps"] = np.where(np.isnan(steps), np.nan, total)
-        start = self.clock[-1] if len(self.clock) else 0.0
+        start = self._clocks[-1][-1] if len(self._clocks[-1]) else 0.0
         seconds = time.perf_counter() - began
         chunk = Chunk(
             first=first,
@@ -170,9 +186,18 @@ class Session:
             seconds=seconds,
         )
         self.state = dataclasses.replace(state, iteration=first + lived)
-        self._chunks.append(curves)
-        self.clock = np.concatenate([self.clock, chunk.clock])
+        self._append(chunk)
         return chunk
+
+    def _append(self, chunk: Chunk) -> None:
+        """Keep the curves of a chunk: log₂ n pieces of n iterations, each copied log₂ n times."""
+        self._chunks.append(chunk.curves)
+        self._clocks.append(chunk.clock)
+        length = lambda curves: curves["refused"].shape[1]
+        while len(self._chunks) > 1 and length(self._chunks[-2]) <= length(self._chunks[-1]):
+            self._chunks[-2:] = [joined(self._chunks[-2:])]
+        while len(self._clocks) > 1 and len(self._clocks[-2]) <= len(self._clocks[-1]):
+            self._clocks[-2:] = [np.concatenate(self._clocks[-2:])]
 
     @property
     def hopeless(self) -> bool:
@@ -182,9 +207,19 @@ class Session:
         """
         if self.iteration == self.first or self.iteration % CHUNK_ITERATIONS:
             return False
-        refused = self.curves["refused"][:, -CHUNK_ITERATIONS:]
+        latest = [chunk["refused"][:, -CHUNK_ITERATIONS:] for chunk in self._chunks[-3:]]
+        refused = np.concatenate(latest, axis=1)[:, -CHUNK_ITERATIONS:]
         refused = refused[np.isfinite(refused)]
         return bool(((refused > 0) & (refused != SIGNAL)).all())
+
+
+def _described(faults: np.ndarray, config: RunConfig) -> str:
+    """The earliest fault of a chunk in words; see `first_fault`."""
+    for column, row in np.argwhere(faults[..., 0].T > 0):
+        field, step = faults[row, column]
+        name = list(FIELDS.values())[int(field) - 1]
+        return f"the {name} of seed {config.seeds[row]} in step {step:.0f} of an episode"
+    return ""
 
 
 def joined(chunks: Sequence[Curves]) -> Curves:

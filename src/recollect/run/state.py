@@ -35,6 +35,16 @@ Curves = dict[str, np.ndarray]
 end."""
 
 
+FIELDS = {
+    "observations": "observation",
+    "actions": "action",
+    "rewards": "reward",
+    "next_observations": "next observation",
+    "log_probs": "log-probability",
+}
+"""Of a batch that may hold numbers that are not finite, causes before effects; and their names."""
+
+
 class SeedState(eqx.Module):
     """One seed between iterations."""
 
@@ -232,9 +242,26 @@ def learn(
         steps=rollout.environment_steps,
         episode_returns=rollout.returns,
         episode_lengths=rollout.lengths,
+        fault=first_fault(rollout.batch),
         **{name: value for name, value in measured.items() if eqx.is_array(value)},
     )
     return after, jax.tree.map(lambda x: x.astype(jnp.float32), column)
+
+
+def first_fault(batch: Batch) -> Float[Array, " 2"]:
+    """Which of `FIELDS` holds a number that is not finite, and in which step of an episode.
+
+    Fields are counted from 1 on; both are 0 if all is finite.
+    """
+    found = jnp.zeros(2)
+    for number, field in reversed(list(enumerate(FIELDS, 1))):
+        values = getattr(batch, field)
+        finite = jnp.isfinite(values).reshape(*batch.mask.shape, -1).all(-1)
+        wrong = (batch.mask & ~finite).ravel()
+        step = batch.times.ravel()[jnp.argmax(wrong)]
+        place = jnp.stack([jnp.full((), number, found.dtype), step.astype(found.dtype)])
+        found = jnp.where(wrong.any(), place, found)
+    return found
 
 
 def active(

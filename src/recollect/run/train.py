@@ -287,7 +287,13 @@ def _result(ended: Ended) -> Training:
     session = ended.session
     training = None
     if session.iteration:
-        _warn_of_refusals(session.curves["refused"], session.seeds, ended.hopeless)
+        _warn_of_refusals(
+            session.curves["refused"],
+            session.seeds,
+            ended.hopeless,
+            session.config.env_name,
+            session.fault,
+        )
         _warn_of_returns(session.curves["return_mean"], session.seeds)
         ended.warn()
         training = Training(
@@ -305,7 +311,9 @@ def _result(ended: Ended) -> Training:
     return training
 
 
-def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...], hopeless: bool) -> None:
+def _warn_of_refusals(
+    refused: np.ndarray, seeds: tuple[int, ...], hopeless: bool, name: str, fault: str
+) -> None:
     # A solved task may give no signal any more; only a seed that never had any is worth a word.
     silent = (np.isnan(refused) | (refused == SIGNAL)).all(1)
     if silent.any():
@@ -318,14 +326,14 @@ def _warn_of_refusals(refused: np.ndarray, seeds: tuple[int, ...], hopeless: boo
     if not len(places):
         return
     seed, iteration = places[0]
-    stopped = (
-        " Training stopped, as every one of the latest updates was refused." if hopeless else ""
-    )
+    more = f" What was not finite first was {fault}." if fault else ""
+    if hopeless:
+        more += " Training stopped, as every one of the latest updates was refused."
     warnings.warn(
-        f"{len(places)} of {np.isfinite(refused).sum()} updates were refused and left the policy "
-        "as it was, the first for seed "
+        f"{len(places)} of {np.isfinite(refused).sum()} updates on {name} were refused and left "
+        "the policy as it was, the first for seed "
         f"{seeds[seed]} in iteration {iteration + 1}: {REFUSALS[int(refused[seed, iteration])]}."
-        f"{stopped}",
+        f"{more}",
         stacklevel=5,
     )
 
