@@ -209,7 +209,9 @@ def test_a_seed_that_never_had_a_signal_is_named_and_a_solved_one_is_not():
             name="CartPole",
             fault="",
         )
-    with pytest.warns(UserWarning, match="1 of 3 updates on CartPole were refused.*seed 3 in iteration 2"):
+    with pytest.warns(
+        UserWarning, match="1 of 3 updates on CartPole were refused.*seed 3 in iteration 2"
+    ):
         _warn_of_refusals(
             np.array([[0, 1, SIGNAL]]), (3,), hopeless=False, name="CartPole", fault=""
         )

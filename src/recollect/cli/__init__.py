@@ -46,6 +46,10 @@ COMMANDS = {
     "resume": "training",
     "eval": "evaluating",
     "plot": "plotting",
+    "report": "showing",
+    "watch": "showing",
+    "play": "deploying",
+    "export": "deploying",
     "envs": "listing",
     "algorithms": "listing",
     "theory": "theory",
@@ -62,6 +66,10 @@ usage:
   recollect resume RUN                     go on with a run that was stopped
   recollect eval RUN [flags]               returns of what a run has learned
   recollect plot RUN ... [flags]           learning curves of runs
+  recollect report RUN ... [flags]         a page about runs, with a diagnosis in words
+  recollect watch RUN                      the same page, which follows the run
+  recollect play RUN [flags]               a film of what was learned
+  recollect export RUN [flags]             the policy as ONNX, StableHLO, or for NumPy
   recollect envs                           environments
   recollect algorithms                     algorithms
   recollect theory EXPERIMENT [flags]      check a theorem of the paper, with figures and pictures

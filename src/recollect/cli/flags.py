@@ -180,6 +180,58 @@ class Plot:
 
 
 @dataclasses.dataclass(frozen=True)
+class Report:
+    """Write a page about runs: what was run, learning curves, reuse, and a diagnosis in words."""
+
+    runs: Runs = tyro.MISSING
+    """Folders of runs or of comparisons."""
+    out: Path = Path("report.html")
+    """The page, one file that needs no network."""
+    animation: Path | None = None
+    """A GIF of the agent (recollect play) that becomes part of the page."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Follow:
+    """Serve the page about a run to a browser on this machine, and follow the run."""
+
+    run: OneRun = tyro.MISSING
+    """Folder of the run."""
+    port: int = 0
+    """Of the address; a free one if not given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Play(Own):
+    """Film the best of some episodes of an agent, offscreen."""
+
+    run: OneRun = tyro.MISSING
+    """Folder of a run, or the file of an agent."""
+    video: Path = Path("film.gif")
+    """The film, as .gif or .mp4."""
+    index: int = 0
+    """Place of the seed among those of the run."""
+    best_of: int = 5
+    """Episodes to choose from."""
+    stochastic: bool = False
+    """Draw actions instead of taking the most likely ones."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Export(Own):
+    """Write the policy of a run as a file that acts without this library."""
+
+    run: OneRun = tyro.MISSING
+    """Folder of a run, or the file of an agent."""
+    out: Path = Path("policy.npz")
+    """The file: .npz for NumPy (with a script beside it), .onnx, or .zip for StableHLO."""
+    to: Literal["jax", "onnx", "numpy"] | None = None
+    """The format, if the ending of the file does not tell."""
+    index: int = 0
+    """Place of the seed among those of the run."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Envs:
     """List environments by name."""
 
@@ -197,6 +249,10 @@ COMMANDS = {
     "resume": Resume,
     "eval": Eval,
     "plot": Plot,
+    "report": Report,
+    "watch": Follow,
+    "play": Play,
+    "export": Export,
     "envs": Envs,
     "algorithms": Algorithms,
 }
