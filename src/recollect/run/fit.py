@@ -52,7 +52,7 @@ def check_memory(
     """Raise if the window alone would not fit into the memory of this machine."""
     window = max(algorithm.window, getattr(algorithm, "fisher_window", None) or 1)
     sizes = vars(collector)
-    each = env.max_steps if "episodes" in sizes else 1
+    each = (env.max_steps or 1) if "episodes" in sizes else 1
     rows = each * math.prod(value for value in sizes.values() if isinstance(value, int))
     # Two observations and an action, and six other numbers of four bytes at most.
     size = 4 * seeds * window * rows * (2 * env.observation_size + math.prod(env.actions.shape) + 6)
