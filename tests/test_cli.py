@@ -68,7 +68,8 @@ def test_help_and_wrong_names_need_no_jax(words, code, says):
 
 
 def test_the_help_of_every_command_needs_no_jax():
-    commands = ("compare", "resume", "eval", "plot", "envs", "algorithms")
+    commands = ("compare", "resume", "eval", "plot", "report", "watch", "play", "export")
+    commands += ("envs", "algorithms")
     assert {*commands} == {*flags.COMMANDS} == {*cli.COMMANDS} - {"train", "theory", "paper"}
     program = f"""
 import sys
@@ -225,7 +226,7 @@ MISTAKES = [
         "did you mean --environment-steps?",
     ),
     (["train", "rnpg", "CartPole-v1", "--workers", "--engine", "compiled"], "leave it out"),
-    (["train", "rnpg", "CartPole-v1", "--window", "1000000000"], "the run has to remember 1"),
+    (["train", "rnpg", "CartPole-v1", "--window", "1000000000"], "GiB, more than this machine"),
     (["train", "rnpg", "CartPole-v1", "--resume"], "--resume needs --out"),
     (["train", "rnpg", "CartPole-v1", "--log-interval", "0"], "log_interval=0"),
     (["train", "rnpg", "ALE/Pong-v5"], "pip install ale-py"),

@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused_in_one_line(settings, says):
 def test_values_are_shown_on_one_line_of_some_length():
     assert shown("a") == "'a'"
     assert "\n" in repr(rc.Critic(widths=(64,) * 40))
-    text = shown(rc.Critic(widths=(64,) * 40))
+    text = shown(rc.Critic(widths=(64,) * 80))
     assert "\n" not in text
     assert len(text) == 201
 

@@ -32,10 +32,10 @@ from recollect import (
     train,
 )
 from recollect.algorithms import ALGORITHMS, PG
-from recollect.algorithms.base import SIGNAL
 from recollect.envs import AbstractEnv, Actions, Step
 from recollect.estimate.advantages import GAE, ExactAdvantages, Returns
 from recollect.memory.weights import OccupancyRatio
+from recollect.refusals import SIGNAL
 from recollect.run.fit import check_fit
 from recollect.run.presets import PRESETS
 from recollect.run.state import CorePool, in_shares
@@ -243,12 +243,12 @@ class Hostile(AbstractEnv):
 
 def test_training_on_bad_numbers_stops_with_one_sentence_and_keeps_the_policy():
     with pytest.warns(
-        UserWarning, match="20 of 20 updates were refused.*not finite.*Training stopped"
+        UserWarning, match="20 of 20 updates on .* were refused.*not finite.*Training stopped"
     ):
         result = train(Hostile(float("nan")), RNPG(window=2), seeds=2, iterations=50)
     assert result.curves["return_mean"].shape == (2, 10)
     # One that meets its limit at the same moment was not stopped.
-    with pytest.warns(UserWarning, match=r"20 of 20 updates were refused.*finite[^.]*\.$"):
+    with pytest.warns(UserWarning, match=r"20 of 20 updates on .* were refused.*finite[^.]*\.$"):
         train(Hostile(float("nan")), RNPG(window=2), seeds=2, iterations=10)
     assert np.isfinite(
         np.concatenate([np.ravel(x) for x in jax.tree.leaves(result.policies)])

@@ -69,7 +69,7 @@ class Info(eqx.Module):
     """Effective sample size of all weights of the ages in use."""
     ess_by_age: Float[Array, " age"]
     """The same for each age, newest batch first."""
-    shares: Float[Array, " age"]
+    shares: Float[Array, " window"]
     """How much each age of the window contributed; they sum to one."""
     max_weight: Float[Array, ""]
     kl: Float[Array, ""]

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 from recollect.agent.callbacks import Evaluate
 from recollect.checks import check_count
@@ -203,7 +203,7 @@ def _carry_out(jobs: Sequence[Job], asked: Watch, path: Path, resume_words: list
 
 
 def _carry_out_all(
-    jobs: Sequence[Job], asked: Watch, path: Path, resume_words: list[str], answer: TextIO
+    jobs: Sequence[Job], asked: Watch, path: Path, resume_words: list[str], answer: Any
 ) -> int:
     trainings: dict[str, Training] = {}
     written: list[str] = []
