@@ -250,10 +250,11 @@ def test_another_factor_compiles_nothing_and_the_largest_is_uniform():
     one, _ = step(algorithm(rc.Geometric(1.0)), start, rollout)
     assert len(programs) == 1
     np.testing.assert_allclose(shares.sum(), 1, rtol=1e-5)
-    assert (np.diff(shares) < 0).all()
     assert np.abs(half - one).max() > 1e-5
-    uniform, _ = step(algorithm(rc.Uniform()), start, rollout)
+    uniform, by_rows = step(algorithm(rc.Uniform()), start, rollout)
     np.testing.assert_allclose(one, uniform, atol=1e-6)
+    halved = by_rows * np.array([1, 1 / 2, 1 / 4])
+    np.testing.assert_allclose(shares, halved / halved.sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["rnpg", "rppo"])

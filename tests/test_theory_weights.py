@@ -2,47 +2,39 @@
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from recollect.envs import LQC, chain
-from recollect.memory.mixture import OccupancyMixture
-from recollect.memory.weights import PolicyRatio
-from recollect.theory.weighing import (
-    Estimate,
-    bound_rules,
-    compare,
-    lqc_task,
-    tabular_task,
-    to_radius,
-)
+from recollect.theory.weighing import Estimate, to_radius
 from recollect.theory.weights import EXACT, RULES, WeightRules, _figures
 
 matplotlib.use("Agg")
 
 
-@pytest.mark.parametrize("task", [tabular_task(chain(3)), lqc_task(LQC())], ids=["chain", "LQC"])
-def test_without_steps_a_window_is_as_many_fresh_samples(task):
-    rules = bound_rules({"policy": PolicyRatio(), "mixture": OccupancyMixture()}, task.env)
-    normal = jax.random.normal(jax.random.key(0), (800, 4, 10, 3))
-    small = jnp.array(1e-12)
-    found = jax.tree.map(np.asarray, compare(task, rules, (2, 4), small, jnp.array(0.3), normal))
-    square = lambda deviations: (deviations**2).sum(-1).mean(0)
-    fresh = found.fresh.gradient
-    error = fresh.std(0) / np.sqrt(len(fresh))
-    assert (np.abs(fresh.mean(0)) < 4 * error).all()
-    for estimates in found.reused.values():
-        ratio = square(estimates.gradient) / square(fresh)
-        np.testing.assert_allclose(ratio, [1 / 2, 1 / 4], rtol=0.2)
-    np.testing.assert_allclose(
-        found.reused["policy"].direction, found.reused["mixture"].direction, atol=2e-3
+def test_without_steps_a_window_is_as_many_fresh_samples():
+    experiment = WeightRules(
+        tasks=("chain", "LQC"),
+        rules=("policy", "occupancy-mixture"),
+        windows=(2, 4),
+        radii=(1e-12,),
+        samples=10,
+        damping=0.3,
+        replications=800,
     )
-    # The more samples, the nearer is the Fisher matrix, too.
-    assert square(found.reused["policy"].direction)[1] < 0.5 * square(found.fresh.direction)
+    rows = experiment.table()
+    assert len(rows) == 2 * 2 * 2
+    for row in rows:
+        error = 4 * row["gradient_error"]
+        assert row["gradient_mse"] == pytest.approx(1 / row["window"], abs=error)
+        # A squared bias of zero is found within a few times the variance over the replications.
+        assert row["gradient_bias"] < 10 * row["gradient_variance"] / 800
+        # The more samples, the nearer is the Fisher matrix, too.
+        assert row["direction_mse"] < 0.8
+    by_rule = [[row["direction_mse"] for row in rows if row["rule"] == r] for r in experiment.rules]
+    np.testing.assert_allclose(*by_rule, rtol=1e-3)
 
 
 def test_a_step_is_as_long_as_its_radius():
@@ -88,7 +80,7 @@ def test_verdict_and_picture_follow_the_table(monkeypatch):
         "truncated is nearest to the best; the smallest worst case has mixture",
         "truncated 1.11 (5.21; 1)",
         "mixture 1.19 (1.2; 0)",
-        "KL 0.1: K = 2 truncated 0.4 (policy 0.8), K = 8 mixture 0.48 (policy 0.951)",
+        "KL 0.1: K = 2 truncated 0.4 (self-normalised 0.8), K = 8 mixture 0.48 (policy 0.951)",
     ):
         assert findings.verdict.count(words) == 2  # for the gradient and for the direction
     lines = {line.get_label() for line in findings.pictures["weights"].axes[0].get_lines()}
@@ -103,6 +95,8 @@ def test_verdict_and_picture_follow_the_table(monkeypatch):
         (dict(windows=(1,)), ["windows=1", "at least 2"]),
         (dict(windows=()), ["windows=()", "at least one"]),
         (dict(tasks=("chian",)), ["tasks='chian'", "did you mean 'chain'"]),
+        (dict(rules=("mixtur",)), ["rules='mixtur'", "did you mean 'mixture'"]),
+        (dict(rules=("occupancy",)), ["need occupancy measures", "policy"]),
         (dict(radii=(0.1, 0.0)), ["radii=0.0", "above 0"]),
         (dict(damping=0.0), ["damping=0.0", "above 0"]),
         (dict(samples=0), ["samples=0", "at least 1"]),

@@ -70,6 +70,8 @@ class WeightRules:
 
     tasks: tuple[str, ...] = ("chain", "gridworld", "garnet", "LQC")
     """Problems, by name."""
+    rules: tuple[str, ...] = tuple(RULES)
+    """Weight rules, by name; `none` counts old samples as if they were new."""
     windows: tuple[int, ...] = (2, 4, 8, 16)
     """K."""
     radii: tuple[float, ...] = (0.0005, 0.005, 0.05)
@@ -84,11 +86,18 @@ class WeightRules:
     """Of the samples."""
 
     def __post_init__(self):
-        for field in ("tasks", "windows", "radii"):
+        for field in ("tasks", "rules", "windows", "radii"):
             if not getattr(self, field):
                 raise ValueError(f"{field}=() is empty; give at least one.")
         for task in self.tasks:
             check_name("tasks", task, TASKS)
+        for rule in self.rules:
+            check_name("rules", rule, RULES)
+        if not self._practical:
+            raise ValueError(
+                f"rules={self.rules!r} all need occupancy measures; give one that does not, "
+                "for example policy."
+            )
         for window in self.windows:
             check_count("windows", window)
             remedy = "give at least 2, as nothing old is reused with less"
@@ -105,6 +114,11 @@ class WeightRules:
         rows = self.table()
         return Findings(rows, self._verdict(rows), {"weights": self._picture(rows)})
 
+    @property
+    def _practical(self) -> list[str]:
+        """The rules that need no occupancy measure."""
+        return [rule for rule in self.rules if rule not in EXACT]
+
     def table(self) -> list[dict]:
         """All figures, a row for each problem, step size, rule and window."""
         # In processes that have one core each. Several factorisations at once, each of which XLA
@@ -117,7 +131,7 @@ class WeightRules:
         task = TASKS[name]()
         shape = (self.replications, max(self.windows), self.samples, 3)
         normal = jax.random.normal(numbered(jax.random.key(self.seed), 0), shape)
-        rules = bound_rules(RULES, task.env)
+        rules = bound_rules({rule: RULES[rule] for rule in self.rules}, task.env)
         # Numbers as arrays: one program serves all step sizes of a problem.
         numbers = (jnp.asarray(radius), jnp.asarray(self.damping))
         found = jax.tree.map(np.asarray, compare(task, rules, self.windows, *numbers, normal))
@@ -135,45 +149,47 @@ class WeightRules:
 
     def _verdict(self, rows) -> str:
         """Which rule to take, by how far each is from the best practical one in every case."""
-        practical = [rule for rule in RULES if rule not in EXACT]
+        practical = self._practical
         cases = list(itertools.product(self.tasks, self.radii, self.windows))
         words = []
         for target in TARGETS:
             errors = {
                 rule: np.array([_cell(rows, target, rule, *case) for case in cases])
-                for rule in RULES
+                for rule in self.rules
             }
             best = np.min([errors[rule] for rule in practical], axis=0)
-            behind = {rule: errors[rule] / best for rule in RULES}
-            mean = {rule: np.exp(np.log(behind[rule]).mean()) for rule in RULES}
+            behind = {rule: errors[rule] / best for rule in self.rules}
+            mean = {rule: np.exp(np.log(behind[rule]).mean()) for rule in self.rules}
             first = min(practical, key=lambda rule: mean[rule])
             safest = min(practical, key=lambda rule: behind[rule].max())
-            hurts = {rule: int((errors[rule] > 1).sum()) for rule in RULES}
+            hurts = {rule: int((errors[rule] > 1).sum()) for rule in self.rules}
             told = ", ".join(
                 f"{rule} {mean[rule]:.2f} ({behind[rule].max():.3g}; {hurts[rule]})"
-                for rule in sorted(RULES, key=lambda rule: mean[rule])
+                for rule in sorted(self.rules, key=lambda rule: mean[rule])
             )
             words += [
                 f"{target.capitalize()}: mean squared error over that of the best practical rule, "
                 f"geometric mean over {len(cases)} cases (the worst case; cases in which reuse is "
                 f"worse than the newest batch alone): {told}.",
                 f"Over all, {first} is nearest to the best; the smallest worst case has {safest}. "
-                f"By step size: {self._by_radius(rows, target, practical)}.",
+                f"By step size: {self._by_radius(rows, target)}.",
             ]
         return "\n".join(words)
 
-    def _by_radius(self, rows, target: str, practical: list[str]) -> str:
-        """For each step size, the best rule for the shortest and the longest window."""
+    def _by_radius(self, rows, target: str) -> str:
+        """For each step size, the best rule (and the worst) for the shortest and the longest
+        window."""
         told = []
         for radius in self.radii:
             parts = []
             for window in (min(self.windows), max(self.windows)):
-                errors = {
-                    rule: self._over_tasks(rows, target, rule, radius, window) for rule in practical
-                }
-                best = min(practical, key=lambda rule, errors=errors: errors[rule])
-                policy = errors["policy"]
-                parts.append(f"K = {window} {best} {errors[best]:.3g} (policy {policy:.3g})")
+                errors = [
+                    (self._over_tasks(rows, target, rule, radius, window), rule)
+                    for rule in self._practical
+                ]
+                least, best = min(errors)
+                most, worst = max(errors)
+                parts.append(f"K = {window} {best} {least:.3g} ({worst} {most:.3g})")
             told.append(f"KL {radius:g}: {', '.join(parts)}")
         return "; ".join(told)
 
@@ -194,10 +210,13 @@ class WeightRules:
 
     def _draw(self, axes: Axes, rows, target: str, radius: float) -> None:
         windows = np.array(self.windows)
-        for rule, colour in zip(RULES, COLOURS[1:] + COLOURS[:1], strict=True):
+        colours = dict(zip(RULES, COLOURS[1:] + COLOURS[:1], strict=True))
+        for rule in self.rules:
             errors = [self._over_tasks(rows, target, rule, radius, K) for K in self.windows]
             line = "--" if rule in EXACT else "-"
-            axes.plot(windows, errors, line, color=colour, marker="o", markersize=3, label=rule)
+            axes.plot(
+                windows, errors, line, color=colours[rule], marker="o", markersize=3, label=rule
+            )
         axes.axhline(1, color="black", linewidth=1)
         axes.plot(windows, 1 / windows, ":", color="black", label="1/K")
         axes.set(xscale="log", yscale="log", xlabel="window K")
