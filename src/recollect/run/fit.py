@@ -1,7 +1,6 @@
 """Whether policy, algorithm and collector fit the environment, before anything is compiled."""
 
 import math
-import os
 
 import equinox as eqx
 import jax
@@ -20,6 +19,7 @@ from recollect.policies import (
     Softmax,
 )
 from recollect.policies.architecture import Architecture, InitialPolicy, env_name, make_policy
+from recollect.runtime import memory
 from recollect.step.project import Simplex
 
 
@@ -56,19 +56,11 @@ def check_memory(
     rows = each * math.prod(value for value in sizes.values() if isinstance(value, int))
     # Two observations and an action, and six other numbers of four bytes at most.
     size = 4 * seeds * window * rows * (2 * env.observation_size + math.prod(env.actions.shape) + 6)
-    if size > _memory():
+    if size > memory():
         raise ValueError(
             f"window={window} batches of {rows} rows for {seeds} seeds would take "
             f"{size / 2**30:.3g} GiB, more than this machine has; give less of one of them."
         )
-
-
-def _memory() -> float:
-    """Bytes of memory of this machine; infinite where it does not say."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, OSError, ValueError):
-        return math.inf
 
 
 def check_fit(
