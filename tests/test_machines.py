@@ -80,9 +80,10 @@ class Counting(gym.Env):
     def step(self, action):
         self.now += 1
         time.sleep(self.seconds)
-        if self.now == self.killed_at and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.now == self.killed_at:
+            with contextlib.suppress(FileExistsError):  # of two at once, one makes the file
+                self.marker.touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
         self.sum += (1 + action) * float(self.np_random.random())
         reward = np.nan if self.now == self.broken_at else self.sum
         return self._observed(), reward, self.now >= self.length, False, {}
