@@ -58,7 +58,7 @@ from recollect.estimate.shares import (
     Geometric,
     Uniform,
 )
-from recollect.machines import Local, Ray
+from recollect.machines import Local, Ray, tasks_on
 from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.rows import Rows, Window
 from recollect.memory.weights import (
@@ -194,5 +194,6 @@ __all__ = [
     "squashed_gaussian_policy",
     "tabular_direct_policy",
     "tabular_softmax_policy",
+    "tasks_on",
     "train",
 ]

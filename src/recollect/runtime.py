@@ -22,14 +22,17 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """Number of cores that this process may use: those it sees, within the limits of its cgroup.
+    """Number of cores that this process may use: those it sees, within the limits of its cgroup
+    and of PJRT_NPROC, by which XLA is told where a process cannot be restricted to some.
 
     Example:
         >>> from recollect.runtime import core_numbers, cores
         >>> 1 <= cores() <= len(core_numbers())
         True
     """
-    return max(1, math.ceil(min(len(core_numbers()), _cgroup_limit())))
+    told = os.environ.get("PJRT_NPROC", "")
+    limit = int(told) if told.isdecimal() else math.inf
+    return max(1, math.ceil(min(len(core_numbers()), _cgroup_limit(), limit)))
 
 
 def core_numbers() -> list[int]:

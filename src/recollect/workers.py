@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import BinaryIO, TypeVar
 
 from recollect.runtime import core_numbers, cores, use_compilation_cache
@@ -30,6 +30,7 @@ def on_every_core(
     tasks: Sequence[Task],
     watch: Callable[[], None] = lambda: None,
     at_once: int | None = None,
+    arrived: Callable[[int, Result], None] = lambda place, result: None,
 ) -> list[Result]:
     """`[function(task) for task in tasks]`, computed by as many processes as there are cores.
 
@@ -38,6 +39,7 @@ def on_every_core(
         tasks: arguments, begun in this order.
         watch: called at least every second meanwhile, for example to show progress.
         at_once: largest number of processes; by default only the cores limit it.
+        arrived: is given every result when it is there, with the place of its task among all.
 
     Raises:
         ValueError, OSError: as raised by `function`.
@@ -61,11 +63,13 @@ def on_every_core(
     pool = ThreadPoolExecutor(max(1, len(workers)))
     try:
         futures = [pool.submit(run_on_free_worker, task) for task in tasks]
-        pending = futures
+        places = {future: place for place, future in enumerate(futures)}
+        pending = set(futures)
         while pending:
-            done, pending = wait(pending, timeout=1)
-            for future in done:
-                future.result()  # raises if the task failed, which ends all others
+            done, pending = wait(pending, timeout=1, return_when=FIRST_COMPLETED)
+            # A task that failed ends all others; what has arrived beside it is not lost.
+            for future in sorted(done, key=lambda one: one.exception() is not None):
+                arrived(places[future], future.result())
             watch()
         return [future.result() for future in futures]
     finally:

@@ -1,4 +1,4 @@
-"""Flags that say where environments are stepped."""
+"""Flags that say where environments are stepped, and where independent tasks are done."""
 
 import contextlib
 import dataclasses
@@ -43,6 +43,21 @@ class Machines:
                     "local or --on ray too."
                 )
         return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tasks:
+    """Where independent parts of the work are done."""
+
+    on: Literal["local", "ray"] = "local"
+    """Compute in processes of this machine, one for each core, or on a Ray cluster."""
+    cluster: str | None = None
+    """For --on ray: `auto` for the cluster of this machine, or HOST:PORT; a new one on this machine
+    if not given."""
+
+    def chosen(self) -> "AbstractMachines":
+        """What `tasks_on` is to be given."""
+        return Machines(on=self.on, cluster=self.cluster).chosen()
 
 
 @contextlib.contextmanager

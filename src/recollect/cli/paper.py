@@ -8,13 +8,15 @@ import tyro
 from rich.text import Text
 
 from recollect.cli.flags import parse
+from recollect.cli.machines import Tasks
 from recollect.cli.shared import console
+from recollect.machines import tasks_on
 from recollect.paper import Paper
 from recollect.runtime import compile_quickly, use_compilation_cache
 
 
 @dataclasses.dataclass(frozen=True)
-class PaperCommand(Paper):
+class PaperCommand(Tasks, Paper):
     __doc__ = Paper.__doc__
 
     figures: Annotated[
@@ -33,7 +35,8 @@ def paper(flags: list[str], words: list[str]) -> int:
     if plan.quick:
         compile_quickly()
     use_compilation_cache()
-    answers = plan.run(plan.out)
+    with tasks_on(plan.chosen()):
+        answers = plan.run(plan.out)
     out = console()
     for claim in answers:
         sentence = f": “{claim.sentence}” ({claim.figure})"

@@ -9,7 +9,9 @@ import tyro
 
 from recollect import __version__
 from recollect.cli.flags import parse
+from recollect.cli.machines import Tasks, answers
 from recollect.cli.shared import console
+from recollect.machines import tasks_on
 from recollect.run.folder import numbered_folder
 from recollect.runtime import use_compilation_cache
 from recollect.serial import to_json, write_settings
@@ -19,10 +21,10 @@ Experiment = TypeVar("Experiment")
 
 
 @dataclasses.dataclass(frozen=True)
-class Theory(Generic[Experiment]):
+class Theory(Tasks, Generic[Experiment]):
     """An experiment, and where its results go."""
 
-    experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")] = tyro.MISSING
     out: Path | None = None
     """Folder for the results; if not given, the next free number below runs/theory/EXPERIMENT/."""
     json: bool = False
@@ -37,7 +39,7 @@ def theory(flags: list[str], words: list[str]) -> int:
         Theory[kind],
         rest,
         f"recollect theory {name}",
-        default=Theory(kind()),
+        default=Theory(experiment=kind()),
         description=kind.__doc__,
     )
     folder = chosen.out or numbered_folder(Path("runs") / "theory" / name)
@@ -45,13 +47,15 @@ def theory(flags: list[str], words: list[str]) -> int:
     about = dict(command=["recollect", *words], version=__version__, jax=jax.__version__)
     write_settings(folder / "settings.json", {**about, name: chosen.experiment})
     use_compilation_cache()
-    findings = chosen.experiment.run()
-    written = findings.write(folder)
-    out = console(stderr=chosen.json)
-    out.print(findings.table())
-    out.print(findings.verdict)
-    names = ", ".join(path.name for path in written)
-    out.print(f"wrote {folder}/{names}, settings.json", soft_wrap=True)
-    if chosen.json:
-        print(to_json(findings.rows))
+    with answers(chosen.json and chosen.on == "ray") as answer:
+        with tasks_on(chosen.chosen()):
+            findings = chosen.experiment.run()
+        written = findings.write(folder)
+        out = console(stderr=chosen.json)
+        out.print(findings.table())
+        out.print(findings.verdict)
+        names = ", ".join(path.name for path in written)
+        out.print(f"wrote {folder}/{names}, settings.json", soft_wrap=True)
+        if chosen.json:
+            print(to_json(findings.rows), file=answer)
     return 0

@@ -8,5 +8,17 @@ one to Ray's about two milliseconds; starting an actor takes seconds, as it impo
 from recollect.machines.base import AbstractActor, AbstractMachines, AbstractSession, ActorDied
 from recollect.machines.local import Local
 from recollect.machines.on_ray import Ray
+from recollect.machines.tasks import map_tasks, tasks_at_once, tasks_on, worth_sending
 
-__all__ = ["AbstractActor", "AbstractMachines", "AbstractSession", "ActorDied", "Local", "Ray"]
+__all__ = [
+    "AbstractActor",
+    "AbstractMachines",
+    "AbstractSession",
+    "ActorDied",
+    "Local",
+    "Ray",
+    "map_tasks",
+    "tasks_at_once",
+    "tasks_on",
+    "worth_sending",
+]

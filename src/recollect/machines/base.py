@@ -62,6 +62,7 @@ class AbstractSession(abc.ABC):
         tasks: Sequence[Task],
         watch: Callable[[], None] = lambda: None,
         at_once: int | None = None,
+        arrived: Callable[[int, Result], None] = lambda place, result: None,
     ) -> list[Result]:
         """`[function(task) for task in tasks]`, computed by as many processes as there are CPUs.
 
@@ -70,6 +71,8 @@ class AbstractSession(abc.ABC):
             tasks: arguments, begun in this order.
             watch: called at least every second meanwhile, for example to show progress.
             at_once: largest number of processes; by default only the CPUs limit it.
+            arrived: is given every result when it is there, with the place of its task among all;
+                called in this process, which alone writes files.
 
         Raises:
             ValueError, OSError: as raised by `function`.

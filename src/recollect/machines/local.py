@@ -45,8 +45,17 @@ class LocalSession(AbstractSession):
         self._started: list[LocalActor] = []
         self._cores = itertools.cycle(core_numbers())
 
-    def map(self, function, tasks, watch=lambda: None, at_once=None):
-        return on_every_core(function, tasks, watch, at_once)
+    def map(
+        self,
+        function,
+        tasks,
+        watch=lambda: None,
+        at_once=None,
+        arrived=lambda place, result: None,
+    ):
+        return on_every_core(
+            function, tasks, watch, min(at_once or self.actors, self.actors), arrived
+        )
 
     def actor(self, make):
         sent = packed(make)

@@ -26,6 +26,7 @@ from recollect.machines.base import (
     outcome,
 )
 from recollect.machines.packing import packed, unpacked
+from recollect.runtime import use_compilation_cache
 
 SECONDS = 8.0
 """To wait for a cluster at most."""
@@ -70,6 +71,7 @@ class RaySession(AbstractSession):
     def __init__(self, ray: Any, actors: int | None, ours: bool):
         self._ray = ray
         self._ours = ours
+        self._asked = actors
         self._started: list[RayActor] = []
         self._environment = {"PJRT_NPROC": "1", "JAX_PLATFORMS": "cpu"}
         if "XLA_FLAGS" in os.environ:
@@ -89,23 +91,36 @@ class RaySession(AbstractSession):
         options = dict(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")
         self._kind = ray.remote(**options)(Holder)
 
-    def map(self, function, tasks, watch=lambda: None, at_once=None):
+    def map(
+        self,
+        function,
+        tasks,
+        watch=lambda: None,
+        at_once=None,
+        arrived=lambda place, result: None,
+    ):
         ray = self._ray
         remote = ray.remote(num_cpus=1, max_retries=RETRIES)(_run)
         calls = [packed((function, task)) for task in tasks]
-        limit = at_once or len(calls) or 1
-        references: list[Any] = []
+        limit = min(at_once or len(calls), self._asked or len(calls))
+        places: dict[Any, int] = {}
+        results: list[Any] = [None] * len(calls)
         pending: list[Any] = []
-        while len(references) < len(calls) or pending:
-            while len(pending) < limit and len(references) < len(calls):
-                call = calls[len(references)]
-                references.append(remote.remote(call, self._environment))
-                pending.append(references[-1])
-            done, pending = ray.wait(pending, timeout=1)
-            for reference in done:
-                self._result(reference)  # raises if the task failed, which ends all others
-            watch()
-        return [self._result(reference) for reference in references]
+        try:
+            while len(places) < len(calls) or pending:
+                while len(pending) < limit and len(places) < len(calls):
+                    pending.append(remote.remote(calls[len(places)], self._environment))
+                    places[pending[-1]] = len(places)
+                done, pending = ray.wait(pending, timeout=1)
+                for reference in done:  # one at most
+                    place = places[reference]
+                    results[place] = self._result(reference)
+                    arrived(place, results[place])
+                watch()
+        finally:  # a task that failed ends all others
+            for reference in pending:
+                ray.cancel(reference, force=True)
+        return results
 
     def _result(self, reference):
         try:
@@ -162,6 +177,7 @@ class RayActor(AbstractActor):
 def _run(call: bytes, environment: dict[str, str]) -> tuple[bool, Any]:
     """A task, in a process of the cluster."""
     os.environ.update(environment)
+    use_compilation_cache()
 
     def compute():
         function, task = unpacked(call)

@@ -14,13 +14,13 @@ import numpy as np
 from recollect.algorithms import AbstractAlgorithm
 from recollect.collect.compiled import Episodes
 from recollect.envs import make
+from recollect.machines import map_tasks
 from recollect.policies.architecture import Architecture
 from recollect.run.train import train
 from recollect.serial import to_json
 from recollect.theory import Normality
 from recollect.theory.findings import Findings
 from recollect.theory.replicate import Replications
-from recollect.workers import on_every_core
 
 CHUNK_SEEDS = 10
 """Seeds of a cell that run together and share a file."""
@@ -56,12 +56,6 @@ class AbstractCell(abc.ABC):
     @abc.abstractmethod
     def compute(self, seeds: Sequence[int]) -> Mapping[str, Any]:
         """The arrays of one file."""
-
-    def finish(self, folder: Path) -> None:
-        """Compute what is missing, and keep it."""
-        for file in self.files(folder):
-            if not file.fits():
-                file.keep(self.compute(file.seeds))
 
     def finished(self, folder: Path) -> bool:
         """Whether nothing is missing."""
@@ -239,12 +233,19 @@ def finish(
         done(1 - (to_do - finished) / total, left)
 
     for cells, at_once in ((together, None), (alone, 1)):
-        waiting = [cell for cell in cells if not cell.finished(folder)]
         # The longest first, so that no core waits for another at the end.
-        waiting.sort(key=lambda cell: -cell.work)
-        on_every_core(_finish, [(cell, folder) for cell in waiting], tell, at_once)
+        waiting = [
+            (cell, file)
+            for cell in sorted(cells, key=lambda cell: -cell.work)
+            for file in cell.files(folder)
+            if file.path in missing
+        ]
+        tasks = [(cell, file.seeds) for cell, file in waiting]
+        files = [file for _, file in waiting]
+        keep = lambda place, arrays, files=files: files[place].keep(arrays)
+        map_tasks(_compute, tasks, tell, at_once, keep)
 
 
-def _finish(task: tuple[AbstractCell, Path]) -> None:
-    cell, folder = task
-    cell.finish(folder)
+def _compute(task: tuple[AbstractCell, Sequence[int]]) -> Mapping[str, Any]:
+    cell, seeds = task
+    return cell.compute(seeds)

@@ -21,6 +21,7 @@ from recollect.checks import check_name
 from recollect.envs import LQC, AbstractOracle, Tabular
 from recollect.estimate.advantages import ExactAdvantages
 from recollect.keys import numbered
+from recollect.machines import map_tasks
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
@@ -32,7 +33,6 @@ from recollect.theory.corridor import corridor_policy, switched_corridor
 from recollect.theory.covariance import Matrix, stationary_covariance
 from recollect.theory.replicate import simulate
 from recollect.tree import flatten, traced_numbers
-from recollect.workers import on_every_core
 
 Name = Literal["LQC", "corridor"]
 NAMES: tuple[Name, ...] = get_args(Name)
@@ -221,7 +221,7 @@ def run_all(tasks: Sequence[Task]) -> list[Paths]:
         return [_run(task) for task in tasks]
     # The longest first, so that no core waits for another at the end.
     order = sorted(range(len(tasks)), key=lambda i: -tasks[i].work)
-    paths = on_every_core(_run, [tasks[i] for i in order])
+    paths = map_tasks(_run, [tasks[i] for i in order])
     done = dict(zip(order, paths, strict=True))
     return [done[i] for i in range(len(tasks))]
 

@@ -28,16 +28,15 @@ from recollect.envs import AbstractOracle
 from recollect.envs.lqc import LQC
 from recollect.estimate.advantages import ExactAdvantages
 from recollect.keys import numbered, numbered_each, stream
+from recollect.machines import map_tasks, tasks_at_once, worth_sending
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
 from recollect.run.section5 import algorithm_1
-from recollect.runtime import cores
 from recollect.step.project import Box
 from recollect.step.solve import Cholesky
 from recollect.theory.lqc import moments
 from recollect.tree import flatten, traced_numbers
-from recollect.workers import on_every_core
 
 WORTH_A_PROCESS = 20_000
 """Iterations from which on starting processes takes less time than it saves."""
@@ -158,9 +157,10 @@ def replicate(
 ) -> list[Replications]:
     """Every case with all its replications.
 
-    Long runs go to processes of their own, each held to one core. Operations on a few hundred
-    numbers are too small to be shared between cores, and XLA shares them with all cores that it
-    sees.
+    Long runs go to processes of their own, each held to one core, here or where `tasks_on` says.
+    Operations on a few hundred numbers are too small to be shared between cores, and XLA shares
+    them with all cores that it sees. Where there are more cores than cases the replications of a
+    case are divided, and every part draws from a key of its own.
 
     Args:
         cases: the settings.
@@ -177,7 +177,7 @@ def replicate(
             _run((case, replications, iterations, checkpoints, (seed, i)))
             for i, case in enumerate(cases)
         ]
-    parts = max(1, cores() // len(cases))
+    parts = max(1, tasks_at_once() // len(cases))
     sizes = [len(part) for part in np.array_split(np.arange(replications), parts) if len(part)]
     tasks = [
         (case, size, iterations, checkpoints, (seed, i, j))
@@ -187,8 +187,7 @@ def replicate(
     # The longest first, so that no core waits for another at the end.
     order = sorted(range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1])
     ordered = [tasks[k] for k in order]
-    # A process that is held to one core already needs no other.
-    runs = [_run(task) for task in ordered] if cores() == 1 else on_every_core(_run, ordered)
+    runs = map_tasks(_run, ordered) if worth_sending() else [_run(task) for task in ordered]
     done = dict(zip(order, runs, strict=True))
     places = np.arange(len(tasks)).reshape(len(cases), len(sizes))
     return [_joined([done[k] for k in of_case]) for of_case in places.tolist()]

@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from recollect.checks import check_count, check_name, check_number
 from recollect.envs import LQC, chain, garnet, gridworld
 from recollect.keys import numbered
+from recollect.machines import map_tasks
 from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.weights import AbstractWeightRule, OccupancyRatio, PolicyRatio, PowerMean
 from recollect.report.plot import COLOURS
@@ -32,7 +33,6 @@ from recollect.theory.weighing import (
     lqc_task,
     tabular_task,
 )
-from recollect.workers import on_every_core
 
 TASKS: Mapping[str, Callable[[], Task]] = {
     "chain": lambda: tabular_task(chain()),
@@ -123,7 +123,7 @@ class WeightRules:
         """All figures, a row for each problem, step size, rule and window."""
         # In processes that have one core each. Several factorisations at once, each of which XLA
         # splits over the cores, can wait for each other forever.
-        tables = on_every_core(_table_of_task, [(self, name) for name in self.tasks])
+        tables = map_tasks(_table_of_task, [(self, name) for name in self.tasks])
         return list(itertools.chain.from_iterable(tables))
 
     def compare(self, name: str, radius: float) -> list[dict]:
