@@ -98,7 +98,7 @@ class Run(Place, Watch, Limits):
     """Run every copy of a Gymnasium environment in a process of its own, for environments that
     are slow."""
     step_timeout: float | None = None
-    """With --workers, seconds after which a step that does not end is an error."""
+    """With --workers or --on, seconds after which a step that does not end is an error."""
     info_keywords: tuple[str, ...] = ()
     """Figures that the environment puts into info at the end of an episode, such as is_success."""
 

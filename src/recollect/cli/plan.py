@@ -230,7 +230,8 @@ def _plan(
     made = EnvSettings(
         name=env,
         engine=run.engine,
-        workers=run.workers,
+        # A step can be given up in another process alone; actors step their copies themselves.
+        workers=run.workers or (run.on is not None and run.step_timeout is not None),
         max_steps=run.max_steps,
         discount=float(algorithm.discount) if exact else None,
         info_keywords=run.info_keywords,

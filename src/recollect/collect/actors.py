@@ -9,22 +9,27 @@ some 0.2 ms a step for 64 copies, 1 ms for 1,000, with two layers of 64 units.
 """
 
 import dataclasses
+import faulthandler
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, registry
 from jaxtyping import Array, Key
 
 from recollect.collect.host import HostCollector, acting, check_collector
 from recollect.collect.parts import Ongoing, Part
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs.hosted import HostEnv
+from recollect.envs.vectors import LocalVector
 from recollect.policies import AbstractPolicy
 from recollect.runtime import use_compilation_cache
+
+GRACE = 10.0
+"""Seconds beyond `step_timeout` after which a process in which nothing moves is ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +61,6 @@ class Copies:
     policy: AbstractPolicy
     """Of one seed, with NumPy's arrays in place of its parameters: shapes and settings."""
     configuration: dict[str, Any]
-    registered: EnvSpec | None
-    """If Gymnasium knows the environment by its name here, how it is made."""
 
     def __call__(self) -> "CopiesActor":
         return CopiesActor(self)
@@ -88,13 +91,12 @@ class CopiesActor:
         # Policies act where the environments are, on the CPU.
         jax.config.update("jax_platforms", "cpu")
         use_compilation_cache()
-        if copies.registered is not None:
-            registry.setdefault(copies.registered.id, copies.registered)
         self._copies = copies
         arrays, self._rest = eqx.partition(copies.policy, is_numpy)
         self._structure = jax.tree.structure(arrays)
         self._collectors: dict[int, HostCollector] = {}
         self._ongoing: dict[int, Ongoing | None] = {}
+        self._stepping = ThreadPoolExecutor(1)
 
     def begin(self) -> None:
         """Compile how the policy acts, which takes as long as many steps."""
@@ -105,7 +107,26 @@ class CopiesActor:
         shape = (len(copies.seeds), number, copies.env.observation_size + 1)
         acting(*self._acting(parameters, key), number)(np.zeros(shape, np.float32))
 
-    def collect(
+    def collect(self, *unit: Any) -> Answer:
+        """What `_collect` answers, which steps in a thread of its own if steps have a limit."""
+        limit = self._copies.env.step_timeout
+        if limit is None:
+            return self._collect(*unit)
+        work = self._stepping.submit(self._collect, *unit)
+        try:
+            while True:
+                # A step that hangs with Python's lock stops this thread, too. Then the process
+                # ends, as one that dies, and says on standard error where it was.
+                faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=2)
+                if wait([work], timeout=min(limit / 4, 1)).done:
+                    return work.result()
+                for collector in list(self._collectors.values()):
+                    assert isinstance(collector.vector, LocalVector)
+                    collector.vector.check_time(limit)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _collect(
         self,
         group: int,
         iteration: int,

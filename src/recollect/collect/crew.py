@@ -272,8 +272,8 @@ class Crew:
                 unit.done.set_exception(
                     EnvironmentFailure(
                         f"iteration {unit.iteration + 1}: the process of an actor died in the same "
-                        f"unit {unit.lost} times; the environment may end it, or need more memory "
-                        f"than there is. {reason}"
+                        f"unit {unit.lost} times; the environment may end it, hang, or need more "
+                        f"memory than there is. {reason}"
                     )
                 )
             else:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from gymnasium.envs.registration import registry
 
 from recollect.collect.actors import Answer, Copies
 from recollect.collect.compiled import Episodes
@@ -92,14 +91,13 @@ class Elsewhere(AbstractGathering):
             return
         one = jax.tree.map(lambda x: np.zeros_like(x[0]) if eqx.is_array(x) else x, policies)
         made = Copies(
-            env=self._env,
+            env=self._env.by_value(),
             collector=self._collector,
             seeds=self._seeds,
             streams=self._streams,
             group=self._group,
             policy=one,
             configuration={name: jax.config.values[name] for name in CONFIGURATION},
-            registered=registry.get(self._env.name),
         )
         self._made = made
         self._crew = Crew(self._session, made, made.groups, self._whole)

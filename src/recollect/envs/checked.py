@@ -5,6 +5,8 @@ environment, step and copy. A MuJoCo simulation that has diverged is no failure:
 the step, so that its episode can be left out.
 """
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -52,6 +54,7 @@ class Checked(gym.Wrapper):
         self.keywords = keywords
         self._label = f"copy {copy} of {name}"
         self._steps = 0
+        self._under_way: tuple[str, float] | None = None
         self.size, self._encode = encoder(env.observation_space)
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (self.size,), np.float32)
         self._diverged = _mujoco_warnings(env)
@@ -103,12 +106,21 @@ class Checked(gym.Wrapper):
             self._fail("step", f"returned {keyword} = {value!r:.60} in info, which is not a number")
 
     def _call(self, method: str, function: Callable[[], Any]) -> Any:
+        self._under_way = (method, time.monotonic())
         try:
             return function()
         except Exception as error:
             raise EnvironmentFailure(
                 f"{self._label}, step {self._steps}: {method} raised {described(error)}."
             ) from error
+        finally:
+            self._under_way = None
+
+    def check_time(self, limit: float) -> None:
+        """Raise if a step or reset in another thread takes longer than `limit` seconds."""
+        method, began = self._under_way or ("", math.inf)
+        if time.monotonic() - began > limit:
+            self._fail(method, f"took longer than step_timeout={limit:g} seconds")
 
     def _row(self, method: str, observation: Any) -> np.ndarray:
         row = np.empty(self.size, np.float32)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -93,6 +94,12 @@ class HostEnv:
                 "every copy must have the same."
             )
         return Checked(env, self.name, copy, self.info_keywords)
+
+    def by_value(self) -> "HostEnv":
+        """The same for processes that do not know its name, or cannot import what makes it."""
+        if not isinstance(self.factory, _ById):
+            return self
+        return dataclasses.replace(self, factory=self.factory.by_value())
 
     def open(self, count: int, seed: int, first: int = 0) -> AbstractVector:
         """Make the copies as one vector, which the caller has to close.
@@ -193,7 +200,8 @@ def host(
         workers: run every copy in its own process, which pays for slow environments.
         info_keywords: entries of the infos, such as `is_success`, whose values at the ends of
             episodes become curves, `rollout/is_success`.
-        step_timeout: with `workers`, seconds after which a step that does not end is a failure.
+        step_timeout: with `workers`, seconds after which a step that does not end is a failure;
+            actors of `train(..., on=)` keep it, too.
 
     Returns:
         A description of the environment, with one copy made and closed to look at its spaces.
@@ -324,8 +332,21 @@ def _worth_a_process(source: Any, env: gym.Env) -> bool:
 class _ById:
     """Makes the environment that Gymnasium registers under `name`."""
 
-    name: str
+    name: str | EnvSpec
     max_steps: int | None
+
+    def by_value(self) -> "_ById":
+        """The same with what is registered in place of the name, and the class in place of its own.
+
+        A class of a script or of a file beside it travels itself (`machines.packing`).
+        """
+        spec = registry.get(str(self.name).rpartition(":")[2])
+        if spec is None or spec.entry_point is None:  # Gymnasium finds a version by itself
+            return self
+        creator = spec.entry_point
+        if isinstance(creator, str):
+            creator = load_env_creator(creator)
+        return dataclasses.replace(self, name=dataclasses.replace(spec, entry_point=creator))
 
     def __call__(self) -> gym.Env:
         # Gymnasium's checker looks at the first step only; `Checked` looks at every one.

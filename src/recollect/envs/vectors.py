@@ -163,6 +163,11 @@ class LocalVector(AbstractVector):
         for i in np.flatnonzero(which).tolist():
             self.observations[i], _ = self._envs[i].reset(seed=seeds(i))
 
+    def check_time(self, limit: float) -> None:
+        """Raise if a copy, in another thread, takes longer than `limit` seconds for a step."""
+        for env in self._envs:
+            env.check_time(limit)
+
     def close(self):
         close_all(self._envs)
 
