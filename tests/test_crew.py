@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -89,7 +90,11 @@ def units_of(groups, iteration):
     return [Unit(iteration, group, (f"{group} in {iteration}",)) for group in range(groups)]
 
 
-def run(session, groups, iterations, whole=False, ahead=0):
+STALLED = 60
+"""Seconds to wait for another thread, as long as a machine that is busy may need."""
+
+
+def run(session, groups, iterations, whole=False, ahead=0, between=lambda crew, iteration: None):
     """Answers by iteration and group, where so many iterations are asked for ahead."""
     crew = Crew(session, Counter, groups, whole)
     crew.wait_until_ready()
@@ -97,6 +102,7 @@ def run(session, groups, iterations, whole=False, ahead=0):
     asked = []
     try:
         for iteration in range(iterations + ahead):
+            between(crew, iteration)
             asked.append(units_of(groups, iteration))
             crew.ask(asked[-1])
             if iteration >= ahead:
@@ -138,11 +144,16 @@ def test_groups_are_shared_out_evenly_again_after_a_death(ahead):
         if (actor, group, iteration) == (0, 0, 1):
             raise ActorDied("killed")
         if actor == 2 and group is None:
-            replaced.wait(10)  # it starts only after the survivor has done all units once more
+            replaced.wait(STALLED)  # it starts only after the survivor has done all units once
         if iteration == 3:
             replaced.set()
 
-    answers, _ = run(Threads(2, rule), groups=4, iterations=40, ahead=ahead)
+    def wait_for_the_other(crew, iteration):
+        end = time.monotonic() + STALLED
+        while iteration == 10 and crew.size < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+
+    answers, _ = run(Threads(2, rule), 4, 40, ahead=ahead, between=wait_for_the_other)
     assert {answer.actor for answer in answers[0]} == {0, 1}
     assert {answer.actor for answer in answers[2]} == {1}
     assert sorted(answer.actor for answer in answers[-1]) in ([1, 1, 2, 2], [1, 1, 1, 2])
@@ -154,7 +165,7 @@ def test_any_actor_does_a_unit_of_whole_episodes():
 
     def rule(actor, group, iteration):
         if (actor, group) == (0, 0):
-            assert busy.wait(10)  # until all other units are done
+            assert busy.wait(STALLED)  # until all other units are done
         if group == 5:
             busy.set()
 
@@ -219,9 +230,9 @@ def test_actors_that_do_not_start_are_named():
 
 
 def test_it_goes_on_with_the_actors_that_start(monkeypatch):
-    monkeypatch.setattr(crew_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(crew_module, "PATIENCE", 2.0)
     never = threading.Event()
-    rule = lambda actor, group, iteration: actor == 1 and never.wait(5)
+    rule = lambda actor, group, iteration: actor == 1 and never.wait(STALLED)
     with pytest.warns(UserWarning, match="1 of 2 actors have started"):
         answers, _ = run(Threads(2, rule), groups=3, iterations=2)
     assert {answer.actor for of_all in answers for answer in of_all} == {0}
@@ -229,14 +240,14 @@ def test_it_goes_on_with_the_actors_that_start(monkeypatch):
 
 
 def test_it_does_not_wait_for_ever_for_another_actor(monkeypatch):
-    monkeypatch.setattr(crew_module, "PATIENCE", 1.0)
+    monkeypatch.setattr(crew_module, "PATIENCE", 2.0)
     never = threading.Event()
 
     def rule(actor, group, iteration):
         if group is not None:
             raise ActorDied("killed")
         if actor > 0:
-            never.wait(10)
+            never.wait(STALLED)
 
     with pytest.raises(RuntimeError, match="All actors have died"):
         run(Threads(1, rule), groups=1, iterations=1)

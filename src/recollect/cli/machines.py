@@ -57,7 +57,9 @@ class Tasks:
 
     def chosen(self) -> "AbstractMachines":
         """What `tasks_on` is to be given."""
-        return Machines(on=self.on, cluster=self.cluster).chosen()
+        machines = Machines(on=self.on, cluster=self.cluster).chosen()
+        assert machines is not None  # as --on is given
+        return machines
 
 
 @contextlib.contextmanager

@@ -28,8 +28,11 @@ from recollect.machines.base import (
 from recollect.machines.packing import packed, unpacked
 from recollect.runtime import use_compilation_cache
 
-SECONDS = 8.0
+SECONDS = 5.0
 """To wait for a cluster at most."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How HTTP/2, which Ray speaks, begins: a fixed line and a frame of type 4, which is answered by
+another one."""
 RETRIES = 3
 """Times that a task is done again if its process dies."""
 
@@ -235,12 +238,19 @@ def _connect(ray: Any, cluster: str | None) -> None:
 
 
 def _check_reachable(cluster: str) -> None:
-    """Raise unless something listens at HOST:PORT, which Ray itself takes long to find out."""
+    """Raise unless a server like Ray's answers at HOST:PORT.
+
+    Ray itself waits for minutes, and then ends the process.
+    """
     host, _, port = cluster.rpartition(":")
     if not port.isdigit() or "://" in cluster:
         raise ValueError(f"cluster={cluster!r} is neither auto nor HOST:PORT; give one of them.")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") == "0":
+                connection.sendall(GREETING)
+                if connection.recv(9)[3:4] != GREETING[-6:-5]:
+                    raise OSError("something else than Ray answers there")
     except OSError as error:
         raise ValueError(
             f"cluster={cluster!r} cannot be reached: {error}; is Ray running there?"
