@@ -2,9 +2,8 @@
 
 import abc
 import dataclasses
-import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -123,11 +122,9 @@ class Holder:
 
     Args:
         make: packed, as it may be a function of a script that this process cannot import.
-        environment: variables, set before JAX computes anything.
     """
 
-    def __init__(self, make: bytes, environment: Mapping[str, str]):
-        os.environ.update(environment)
+    def __init__(self, make: bytes):
         self._make = make
         self._held: Any = None
 

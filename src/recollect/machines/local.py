@@ -102,7 +102,7 @@ _holders: list[Holder] = []
 
 
 def _hold(make: bytes) -> None:
-    _holders[:] = [Holder(make, {})]
+    _holders[:] = [Holder(make)]
 
 
 def _answer(task):

@@ -7,11 +7,14 @@ written for this user alone.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import socket
 import stat
+import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -92,7 +95,7 @@ class RaySession(AbstractSession):
             )
         # SPREAD puts actors on all nodes, so that one lost takes few with it.
         options = dict(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")
-        self._kind = ray.remote(**options)(Holder)
+        self._kind = ray.remote(**options)(_Actor)
 
     def map(
         self,
@@ -177,9 +180,44 @@ class RayActor(AbstractActor):
             self._ray.kill(self._handle)
 
 
-def _run(call: bytes, environment: dict[str, str]) -> tuple[bool, Any]:
+class _Actor:
+    """What runs in the process of an actor.
+
+    Args:
+        make: as a `Holder` takes it.
+        environment: variables, set before JAX computes anything.
+    """
+
+    def __init__(self, make: bytes, environment: Mapping[str, str]):
+        os.environ.update(environment)
+        _end_with_raylet()
+        self._holder = Holder(make)
+
+    def answer(self, method: str, *arguments: Any) -> tuple[bool, Any]:
+        """Whether the method returned, and what it returned or raised."""
+        return self._holder.answer(method, *arguments)
+
+
+@functools.cache  # a process may do many tasks
+def _end_with_raylet() -> None:
+    """End this process soon after the one of Ray that has started it, even in the middle of a step.
+
+    Ray itself waits for a minute whether its cluster comes back.
+    """
+    raylet = os.getppid()
+
+    def watch():
+        while os.getppid() == raylet:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run(call: bytes, environment: Mapping[str, str]) -> tuple[bool, Any]:
     """A task, in a process of the cluster."""
     os.environ.update(environment)
+    _end_with_raylet()
     use_compilation_cache()
 
     def compute():
@@ -222,7 +260,8 @@ def _connect(ray: Any, cluster: str | None) -> None:
     job = ray.job_config.JobConfig(_client_job=True)
     if cluster is None:
         with _private_files(), _no_fork_warning():
-            ray.init(include_dashboard=False, job_config=job, **quietly)
+            # "local", as nothing would stand for a cluster that somebody has started here.
+            ray.init("local", include_dashboard=False, job_config=job, **quietly)
         _check_token()
         return
     address = os.environ.get("RAY_ADDRESS", "auto") if cluster == "auto" else cluster
