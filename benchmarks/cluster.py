@@ -3,7 +3,9 @@
 The cluster is several nodes on this machine, on the loopback interface alone. Environments sleep
 instead of computing, so that eight actors need no eight cores; the time that is left beside the
 sleep is what Ray, the policy and Python take. Writes `cluster.json` beside this file after every
-measurement; names given as arguments choose some of them.
+measurement; names given as arguments (`speed`, `lost node 3`) choose some of them, `table` none.
+Prints what was promised beside what was measured, and fills in the costs in docs/machines.md. All
+takes about 20 minutes on an idle machine.
 """
 
 import functools
@@ -21,15 +23,19 @@ os.environ.update(
     RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0"
 )
 
+import equinox as eqx
 import gymnasium as gym
 import jax
 import numpy as np
+import scipy.stats
 
-from recollect import Architecture, Ray, Steps, host
+from recollect import Architecture, Local, Ray, Steps, host, make, train
+from recollect.cli.machines import answers
 from recollect.collect.elsewhere import Elsewhere
 from recollect.collect.gathering import Here
 from recollect.keys import seed_keys
 from recollect.policies.architecture import make_policy
+from recollect.report.tables import markdown
 
 HEALTH = dict(
     health_check_initial_delay_ms=0,
@@ -38,6 +44,9 @@ HEALTH = dict(
     health_check_failure_threshold=3,
 )
 RESULTS = Path(__file__).with_suffix(".json")
+PAGE = Path(__file__).parents[1] / "docs" / "machines.md"
+BEGIN = "<!-- written by benchmarks/cluster.py -->"
+END = "<!-- end -->"
 FEATURES = 17
 """Numbers in an observation, as HalfCheetah has."""
 
@@ -99,8 +108,12 @@ class Driver:
             keys = [jax.vmap(lambda key: jax.random.fold_in(key, self.asked))(self.keys)]
             self.gathering.ask(self.policies, keys, self.asked, self.asked)
             self.asked += 1
+        for unit in self.gathering._asked[0].units if isinstance(self.gathering, Elsewhere) else ():
+            self.gathering._crew.result(unit)
+        arrived = time.perf_counter()
         self.hosted, rollouts, self.figures = self.gathering.receive(self.hosted)
         self.batch = jax.block_until_ready(rollouts[0].batch)
+        self.joined = time.perf_counter() - arrived
         time.sleep(learning)
         self.received += 1
         return time.perf_counter() - began
@@ -212,7 +225,7 @@ def lost_node(one, folder, milliseconds=20, steps=50):
 
 
 def costs(address, actors=4):
-    """What one unit costs the driver: seconds and bytes, from many units of one step."""
+    """What units cost: the learner's seconds for each and for each transition, bytes, memory."""
     found = {}
     for copies in (16, 128):
         driver = opened(address, actors, copies, 1, seconds=0.0)
@@ -220,14 +233,46 @@ def costs(address, actors=4):
         found[copies] = statistics.median([driver.iteration() for _ in range(10)])
         driver.gathering.close()
     per_unit = (found[128] - found[16]) / (128 - 16)
-    transition = sum(
-        x.dtype.itemsize * int(np.prod(x.shape[3:])) for x in jax.tree.leaves(driver.batch)
-    )
+    driver = opened(address, actors, 16, 500, seconds=0.0)
+    joining = statistics.median([driver.iteration() and driver.joined for _ in range(5)])
+    driver.gathering.close()
+    leaves = jax.tree.leaves(driver.batch)
+    session = Ray(actors=1, cluster=address).connect()
+    memory = session.actor(Memory).ask("megabytes").result()
+    session.close()
     return dict(
         per_unit_ms=1000 * per_unit,
         fixed_ms=1000 * (found[16] - 16 * per_unit),
-        bytes_per_transition=transition,
+        per_transition_us=1e6 * joining / (16 * 500),
+        bytes_per_transition=sum(x.dtype.itemsize * int(np.prod(x.shape[3:])) for x in leaves),
+        policy_bytes=sum(x.nbytes for x in jax.tree.leaves(driver.policies) if eqx.is_array(x)),
+        actor_mb=memory,
     )
+
+
+class Memory:
+    """Lives in an actor that has computed something with JAX."""
+
+    def megabytes(self):
+        acting(10)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def returns(lags=(0, 1), seeds=10, iterations=60):
+    """Returns that were learned with each lag: the mean over a run, of every seed."""
+    found = {}
+    for ahead in lags:
+        run = train(
+            make("CartPole-v1", engine="gymnasium"),
+            "rtrpo",
+            collector=Steps(8, 64),
+            seeds=seeds,
+            iterations=iterations,
+            on=Local(actors=2, lag=ahead),
+        )
+        found[str(ahead)] = np.nanmean(run.curves["return_mean"], axis=1).tolist()
+    return found
 
 
 def acting(copies):
@@ -249,7 +294,131 @@ def acting(copies):
     return 1000 * statistics.median(times)
 
 
-def main(names):
+STEPS = 200
+"""Of every copy in an iteration, in the table of costs."""
+STEP_MS = 5.0
+"""What a step takes there."""
+WINDOW = 10
+"""Iterations that the learner keeps there."""
+COUNTS = (10, 100, 1000)
+"""Actors there, each with one copy."""
+
+
+def promises(found):
+    """What was promised, and what was measured: rows of a table."""
+    rows = []
+
+    def row(what, bound, holds, measured, *labels):
+        load = max(max(found[label]["load"]) for label in labels)
+        rows.append((what, bound, measured, "yes" if holds else "no", f"{load:.1f}"))
+
+    for milliseconds, share in ((5, 0.85), (20, 0.93)):
+        for actors in (4, 8):
+            label = f"speed {actors} {milliseconds}"
+            if label not in found:
+                continue
+            one = found[label]
+            over, speed = one["overhead_ms"], one["speed_up"]
+            if actors == 4:
+                what = f"overhead of an iteration, 4 actors, {milliseconds} ms a step"
+                row(what, "≤ 60 ms", over <= 60, f"{over:.0f} ms", label)
+            what = f"speed-up, {actors} actors, {milliseconds} ms a step"
+            bound = share * actors
+            row(what, f"≥ {bound:.2f}", speed >= bound, f"{speed:.2f}", label)
+    if "killed" in found:
+        one = found["killed"]
+        lost = one["lost_seconds"]
+        row("an actor is killed: the result", "the same", one["same"], same(one), "killed")
+        row("an actor is killed: time lost", "≤ 6 s", lost <= 6, f"{lost:.1f} s", "killed")
+    labels = [label for label in found if label.startswith("lost node")]
+    if labels:
+        kept = sum(found[label]["same"] for label in labels)
+        lost = max(found[label]["lost_seconds"] for label in labels)
+        words = f"{kept} of {len(labels)} the same"
+        row("a node is lost: the result", "10 of 10", kept == len(labels) == 10, words, *labels)
+        row("a node is lost: time lost", "≤ 10 s", lost <= 10, f"{lost:.1f} s at most", *labels)
+    if "lag" in found:
+        ratio = found["lag"]["ratio"]
+        row("steps/s of lag 1 over lag 0", "≥ 1.3", ratio >= 1.3, f"{ratio:.2f}", "lag")
+    if "returns" in found:
+        more = np.array(found["returns"]["1"]) - np.array(found["returns"]["0"])
+        not_lower = more.mean() + half_width(more) >= 0
+        words = f"{more.mean():+.1f} ± {half_width(more):.1f}"
+        row("return of lag 1 minus lag 0", "not lower (95 %)", not_lower, words, "returns")
+    return rows
+
+
+def same(one):
+    return "the same" if one["same"] else "another"
+
+
+def half_width(values):
+    """Of a 95 % interval of the mean."""
+    return float(
+        scipy.stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    )
+
+
+def shares(unit, acts, actors):
+    """Where time, memory and network go with so many actors, from what one unit costs."""
+    rows = actors * STEPS
+    return dict(
+        stepping=STEPS * STEP_MS / 1000,
+        acting=STEPS * acts[str(actors)] / 1000,
+        handing=(unit["fixed_ms"] + actors * unit["per_unit_ms"]) / 1000,
+        joining=rows * unit["per_transition_us"] / 1e6,
+        sent_mb=actors * unit["policy_bytes"] / 1e6,
+        received_mb=rows * unit["bytes_per_transition"] / 1e6,
+        window_gb=WINDOW * rows * unit["bytes_per_transition"] / 1e9,
+        actors_gb=actors * unit["actor_mb"] / 1024,
+    )
+
+
+WORDS = dict(
+    acting="the policy in the actors, which each ask it for all copies",
+    handing="handing out units, one after another",
+    joining="joining the parts and their log-probabilities",
+)
+"""What grows with the number of actors."""
+
+
+def cost_page(found):
+    """The table of `shares`, and what grows to be the largest part."""
+    of = {count: shares(found["costs"], found["acting"], count) for count in COUNTS}
+    columns = (
+        "actors",
+        "stepping, s",
+        "policy, s",
+        "units, s",
+        "joining, s",
+        "policies out, MB",
+        "transitions in, MB",
+        "window, GB",
+        "actors, GB",
+    )
+    rows = [(f"{count:,}", *(f"{x:.3g}" for x in one.values())) for count, one in of.items()]
+    last = of[COUNTS[-1]]
+    worst = max(WORDS, key=lambda name: last[name])
+    total = sum(last[name] for name in ("stepping", *WORDS))
+    return [
+        f"An iteration of {STEPS} steps of {STEP_MS:g} ms in one copy for each actor, and a window "
+        f"of {WINDOW} iterations, computed from what one unit costs:",
+        "",
+        *markdown(columns, rows),
+        "",
+        f"With {COUNTS[-1]:,} actors the first limit is {WORDS[worst]}: {last[worst]:.2f} s of "
+        f"{total:.2f} s.",
+    ]
+
+
+def fill_in(lines):
+    """Write the page of costs into its place in the documentation."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text("\n".join([before + BEGIN, *lines, END + after]), encoding="utf-8")
+
+
+def main(names, out):
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
     def keep(name, measure):
@@ -258,13 +427,13 @@ def main(names):
         load = os.getloadavg()[0]
         results[name] = measure()
         results[name]["load"] = [round(load, 1), round(os.getloadavg()[0], 1)]
-        print(name, json.dumps(results[name]), flush=True)
+        print(name, json.dumps(results[name]), file=sys.stderr, flush=True)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
     one, _ = cluster([4, 4])
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        keep("acting", lambda: {str(n): acting(n) for n in (10, 100, 1000)})
+        keep("acting", lambda: {str(n): acting(n) for n in COUNTS})
         for milliseconds in (5, 20):
             for actors in (4, 8):
                 keep(
@@ -277,7 +446,15 @@ def main(names):
         for i in range(10):
             keep(f"lost node {i}", lambda: lost_node(one, folder))
     one.shutdown()
+    keep("returns", returns)
+    columns = ("promise", "bound", "measured", "holds", "load of the machine, at most")
+    print(*markdown(columns, promises(results), align="lllll"), sep="\n", file=out)
+    if {"costs", "acting"} <= results.keys():
+        lines = cost_page(results)
+        print("", *lines, sep="\n", file=out)
+        fill_in(lines)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with answers(apart=True) as out:
+        main(sys.argv[1:], out)

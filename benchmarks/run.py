@@ -19,6 +19,7 @@ SECTIONS = {
     "sample_efficiency.py": "Environment steps to a threshold, beside Stable-Baselines3",
     "locomotion.py": "Hopper and HalfCheetah, beside Stable-Baselines3",
     "host_seeds.py": "Training throughput on the host, a process for each core beside one",
+    "cluster.py": "A Ray cluster: what was promised, and what units cost",
     "throughput.py": "Training throughput of PPO, one seed",
     "trust_region.py": "KL of accepted TRPO steps on fresh states",
     "clip_centre.py": "Samples that PPO's clip silences",

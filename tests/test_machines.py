@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,18 +29,21 @@ from recollect import (
     host,
     make,
     resume,
+    tasks_on,
     train,
 )
-from recollect.cli.machines import Machines, answers
+from recollect.cli.machines import Machines, Tasks, answers
+from recollect.cli.plan import find_module
 from recollect.collect.elsewhere import Elsewhere
 from recollect.collect.gathering import Here
 from recollect.keys import seed_keys
-from recollect.machines import ActorDied
+from recollect.machines import ActorDied, map_tasks, tasks_at_once
 from recollect.machines.packing import packed, unpacked
 from recollect.policies.architecture import make_policy
 from recollect.run.checkpoint import named_arrays, read, write
 from recollect.run.hosted import HostRun
 from recollect.run.state import CorePool, Limits
+from recollect.runtime import cores
 
 SEEDS = (3, 8)
 ALGORITHM = RNPG(window=3, advantages=Returns())
@@ -55,6 +59,7 @@ class Counting(gym.Env):
         marker: a file, made then.
         forgetful: does not do the same after the same seed and actions.
         broken_at: gives back a wrong reward in this step of an episode.
+        hangs_at: sleeps for an hour in this step of an episode.
         seconds: that a step takes.
     """
 
@@ -62,11 +67,14 @@ class Counting(gym.Env):
     action_space = gym.spaces.Discrete(2)
     resets = 0
 
-    def __init__(self, killed_at=-1, marker=None, forgetful=False, broken_at=-1, seconds=0):
+    def __init__(
+        self, killed_at=-1, marker=None, forgetful=False, broken_at=-1, hangs_at=-1, seconds=0
+    ):
         self.killed_at = killed_at
         self.marker = marker
         self.forgetful = forgetful
         self.broken_at = broken_at
+        self.hangs_at = hangs_at
         self.seconds = seconds
 
     def reset(self, *, seed=None, options=None):
@@ -79,7 +87,7 @@ class Counting(gym.Env):
 
     def step(self, action):
         self.now += 1
-        time.sleep(self.seconds)
+        time.sleep(3600 if self.now == self.hangs_at else self.seconds)
         if self.now == self.killed_at:
             with contextlib.suppress(FileExistsError):  # of two at once, one makes the file
                 self.marker.touch(exist_ok=False)
@@ -93,8 +101,9 @@ class Counting(gym.Env):
         return np.array([self.now, self.sum, kept], np.float32)
 
 
-def training(collector, on=None, iterations=3, out=None, **changed):
-    env = host(lambda: Counting(**changed), max_steps=40)
+def training(collector, on=None, iterations=3, out=None, step_timeout=None, **changed):
+    limits = dict(workers=step_timeout is not None, step_timeout=step_timeout)
+    env = host(lambda: Counting(**changed), max_steps=40, **limits)
     settings = dict(collector=collector, policy=POLICY, seeds=SEEDS, iterations=iterations)
     return train(env, ALGORITHM, on=on, out=out, **settings)
 
@@ -230,6 +239,12 @@ def test_an_environment_that_fails_ends_training_and_keeps_what_was_learned():
     assert one.value.training.curves["return_mean"].shape == (2, 1)
 
 
+def test_an_environment_that_hangs_in_an_actor_ends_training():
+    says = r"copy . of Counting, step 7: step took longer than step_timeout=2 seconds"
+    with pytest.raises(EnvironmentFailure, match=says):
+        training(Steps(3, 5), Local(actors=2), step_timeout=2.0, hangs_at=7)
+
+
 def test_mistakes_are_named():
     vector = gym.vector.SyncVectorEnv([Counting] * 6)
     settings = dict(iterations=1, collector=Steps(3, 5))
@@ -252,6 +267,22 @@ def test_mistakes_are_named():
     for message, mistake in mistakes.items():
         with pytest.raises(ValueError, match=message):
             mistake()
+
+
+def test_what_is_no_ray_cluster_is_not_waited_for():
+    """Ray waits for minutes, and then ends the process."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ValueError, match="something else than Ray answers there"):
+            Ray(cluster=address).connect()
 
 
 class Remembering(PolicyRatio):
@@ -336,13 +367,14 @@ def test_a_file_beside_the_script_travels_and_the_current_directory_is_not_searc
     assert not (tmp_path / "sprung").exists()
 
 
-def test_without_ray_the_line_to_type_is_named():
+def test_ray_is_imported_when_it_is_asked_for_and_the_line_to_type_named_if_it_is_missing():
     program = """
 import sys
+import recollect.public
+assert "ray" not in sys.modules
 sys.modules["ray"] = None
-from recollect.machines import Ray
 try:
-    Ray().connect()
+    recollect.Ray().connect()
 except ValueError as error:
     print(error)
 """
@@ -352,20 +384,33 @@ except ValueError as error:
     ), result.stderr
 
 
-def test_ray_is_not_imported_unless_it_is_asked_for():
-    program = "import recollect.public, sys; print('ray' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert result.stdout == "False\n", result.stderr
+def test_tasks_are_done_on_the_machines_of_their_context():
+    assert tasks_at_once() == cores()
+    with tasks_on(Local(actors=1)):
+        assert tasks_at_once() == 1
+        arrived = []
+        asked = [-3, -1, -2]
+        results = map_tasks(abs, asked, arrived=lambda *result: arrived.append(result))
+        assert results == [3, 1, 2]
+        assert sorted(arrived) == [(0, 3), (1, 1), (2, 2)]
+        with pytest.raises(ValueError, match="invalid literal"):
+            map_tasks(int, ["1", "one", "2"], arrived=lambda *result: arrived.append(result))
+        assert arrived[3] == (0, 1)  # what had arrived before the failure
+        assert map_tasks(eval, ["__import__('os').getpid()"]) != [os.getpid()]
+    assert tasks_at_once() == cores()
 
 
 def test_flags_say_where_environments_are_stepped():
     assert Machines().chosen() is None
     assert Machines(on="local", actors=3, lag=1).chosen() == Local(actors=3, lag=1)
     assert Machines(on="ray", cluster="auto").chosen() == Ray(cluster="auto")
+    assert Tasks().chosen() == Local()
+    assert Tasks(on="ray", cluster="auto").chosen() == Ray(cluster="auto")
     mistakes = {
         "--lag 1 says how other processes": Machines(lag=1),
         "--actors 2 says how other processes": Machines(actors=2),
         "--cluster auto goes with --on ray": Machines(on="local", cluster="auto"),
+        "--cluster here goes with --on ray": Tasks(cluster="here"),
     }
     for message, flags in mistakes.items():
         with pytest.raises(ValueError, match=message):
@@ -384,14 +429,28 @@ def test_nothing_comes_between_a_program_and_its_answer(capfd):
     assert "so did another" in found.err
 
 
-def test_no_result_depends_on_how_the_environment_was_registered(monkeypatch):
-    """An environment that only this process has registered is made in others, too."""
-    monkeypatch.setitem(
-        gym.registry,
-        "Counting-v0",
-        gym.envs.registration.EnvSpec("Counting-v0", entry_point=Counting, max_episode_steps=40),
-    )
-    env = make("Counting-v0")
+OWN = """
+import gymnasium as gym
+from test_machines import Counting
+
+gym.register("Own-v0", f"{__name__}:Own", max_episode_steps=40)
+
+class Own(Counting):
+    pass
+"""
+
+
+def test_an_environment_of_a_file_that_only_this_process_finds_is_made_in_actors(
+    tmp_path, monkeypatch
+):
+    """As `recollect train vpg own_env:Own-v0 --on local`, in the folder of own_env.py."""
+    (tmp_path / "own_env.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(gym.envs.registration, "registry", {**gym.registry})
+    find_module("own_env:Own-v0")
+    assert sys.path[-1] == str(tmp_path)
+    env = make("own_env:Own-v0")
     settings = dict(collector=Episodes(2), policy=POLICY, iterations=1)
     run = train(env, ALGORITHM, on=Local(actors=1), **settings)
     assert_same(run, train(env, ALGORITHM, **settings))

@@ -44,7 +44,9 @@ def cluster(monkeypatch):
     one.shutdown()
 
 
-def test_a_cluster_gathers_what_is_gathered_here_though_an_actor_and_a_node_die(cluster, tmp_path):
+def test_a_cluster_gathers_what_is_gathered_here_though_an_actor_and_a_node_die(
+    cluster, tmp_path, monkeypatch
+):
     address = cluster[0].address
     marker = tmp_path / "killed"
 
@@ -69,11 +71,25 @@ def test_a_cluster_gathers_what_is_gathered_here_though_an_actor_and_a_node_die(
         assert session.map(abs, [-3, -1, -2], at_once=2) == [3, 1, 2]
         with pytest.raises(ValueError, match="invalid literal"):
             session.map(int, ["1", "one"])
+        found = session.map(Surroundings(), [None] * 3)
+        assert found == [(1, "1")] * 3
         # The current directory is not where actors look for modules first.
         paths = session.actor(Paths).ask("searched").result(timeout=60)
         assert os.getcwd() not in paths[:-1]
     finally:
         session.close()
+    monkeypatch.setattr(sys.modules["ray"], "__version__", "2.1.0")
+    with pytest.raises(ValueError, match="runs other versions. Version mismatch: .* Ray: 2.60"):
+        Ray(cluster=address).connect()
+
+
+class Surroundings:
+    """What a task sees: one core, as its processes are not restricted to some."""
+
+    def __call__(self, task):
+        from recollect.runtime import cores
+
+        return cores(), os.environ["PJRT_NPROC"]
 
 
 class Paths:
