@@ -174,33 +174,22 @@ def lag(address, milliseconds=10, steps=40, iterations=10):
 def killed(address, folder, milliseconds=10, steps=40):
     """Seconds that an actor's death costs, and whether the batches stay the same."""
     marker = folder / "killed"
-    batches = []
+    runs = []
     for kill in (False, True):
         marker.unlink(missing_ok=True)
-        driver = opened(address, 4, 4, steps, seconds=milliseconds / 1000, marker=marker, kill=kill)
-        times = []
-        found = []
-        for _ in range(4):
-            times.append(driver.iteration())
-            found.append(jax.tree.map(np.asarray, driver.batch))
-        driver.gathering.close()
-        batches.append(found)
-    same = jax.tree.map(np.array_equal, *batches)
-    return dict(
-        lost_seconds=times[0] - statistics.median(times[1:]), same=all(jax.tree.leaves(same))
-    )
+        how = dict(seconds=milliseconds / 1000, marker=marker, kill=kill)
+        runs.append(several(opened(address, 4, 4, steps, **how), iterations=12))
+    return compared(*runs)
 
 
 def lost_node(one, folder, milliseconds=20, steps=50):
     """The same for a node that goes away without a word while its actors step."""
     marker = folder / "begun"
-    batches = []
+    runs = []
     for lose in (False, True):
-        marker.unlink(missing_ok=True)
         node = one.add_node(num_cpus=2, node_ip_address="127.0.0.1")
         driver = opened(one.address, 6, 6, steps, seconds=milliseconds / 1000, marker=marker)
         marker.unlink(missing_ok=True)
-        found = []
 
         def remove(node=node):
             while not marker.exists():
@@ -210,18 +199,34 @@ def lost_node(one, folder, milliseconds=20, steps=50):
         thread = threading.Thread(target=remove)
         if lose:
             thread.start()
-        times = []
-        for _ in range(3):
-            times.append(driver.iteration())
-            found.append(jax.tree.map(np.asarray, driver.batch))
-        driver.gathering.close()
+        runs.append(several(driver, iterations=8))
         if lose:
             thread.join()
         else:
             one.remove_node(node)
-        batches.append(found)
-    same = jax.tree.map(np.array_equal, *batches)
-    return dict(lost_seconds=max(times) - min(times), same=all(jax.tree.leaves(same)))
+    return compared(*runs)
+
+
+def several(driver, iterations):
+    """Seconds of some iterations together, their batches, and how many units were repeated."""
+    batches = []
+    seconds = 0.0
+    for _ in range(iterations):
+        seconds += driver.iteration()
+        batches.append(jax.tree.map(np.asarray, driver.batch))
+    repeated = driver.gathering._crew.repeated
+    driver.gathering.close()
+    return seconds, batches, repeated
+
+
+def compared(undisturbed, disturbed):
+    """What the disturbance has cost and changed."""
+    equal = jax.tree.map(np.array_equal, undisturbed[1], disturbed[1])
+    return dict(
+        lost_seconds=disturbed[0] - undisturbed[0],
+        units_repeated=[undisturbed[2], disturbed[2]],
+        same=all(jax.tree.leaves(equal)),
+    )
 
 
 def costs(address, actors=4):
@@ -328,14 +333,14 @@ def promises(found):
     if "killed" in found:
         one = found["killed"]
         lost = one["lost_seconds"]
-        row("an actor is killed: the result", "the same", one["same"], same(one), "killed")
+        row("an actor is killed: the result", "the same", unchanged(one), words(one), "killed")
         row("an actor is killed: time lost", "≤ 6 s", lost <= 6, f"{lost:.1f} s", "killed")
     labels = [label for label in found if label.startswith("lost node")]
     if labels:
-        kept = sum(found[label]["same"] for label in labels)
+        kept = sum(unchanged(found[label]) for label in labels)
         lost = max(found[label]["lost_seconds"] for label in labels)
-        words = f"{kept} of {len(labels)} the same"
-        row("a node is lost: the result", "10 of 10", kept == len(labels) == 10, words, *labels)
+        times = f"{kept} of {len(labels)} the same"
+        row("a node is lost: the result", "10 of 10", kept == len(labels) == 10, times, *labels)
         row("a node is lost: time lost", "≤ 10 s", lost <= 10, f"{lost:.1f} s at most", *labels)
     if "lag" in found:
         ratio = found["lag"]["ratio"]
@@ -343,13 +348,19 @@ def promises(found):
     if "returns" in found:
         more = np.array(found["returns"]["1"]) - np.array(found["returns"]["0"])
         not_lower = more.mean() + half_width(more) >= 0
-        words = f"{more.mean():+.1f} ± {half_width(more):.1f}"
-        row("return of lag 1 minus lag 0", "not lower (95 %)", not_lower, words, "returns")
+        figure = f"{more.mean():+.1f} ± {half_width(more):.1f}"
+        row("return of lag 1 minus lag 0", "not lower (95 %)", not_lower, figure, "returns")
     return rows
 
 
-def same(one):
-    return "the same" if one["same"] else "another"
+def unchanged(one):
+    """Whether units were lost and nothing has changed."""
+    return one["same"] and one["units_repeated"][1] > one["units_repeated"][0] == 0
+
+
+def words(one):
+    said = "the same" if one["same"] else "another"
+    return f"{said}, {one['units_repeated'][1]} units repeated"
 
 
 def half_width(values):

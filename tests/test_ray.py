@@ -79,7 +79,7 @@ def test_a_cluster_gathers_what_is_gathered_here_though_an_actor_and_a_node_die(
     finally:
         session.close()
     monkeypatch.setattr(sys.modules["ray"], "__version__", "2.1.0")
-    with pytest.raises(ValueError, match="runs other versions. Version mismatch: .* Ray: 2.60"):
+    with pytest.raises(ValueError, match=r"runs other versions. .* Ray: 2\.1\.0"):
         Ray(cluster=address).connect()
 
 
