@@ -441,13 +441,13 @@ class Own(Counting):
 
 
 def test_an_environment_of_a_file_that_only_this_process_finds_is_made_in_actors(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, request
 ):
     """As `recollect train vpg own_env:Own-v0 --on local`, in the folder of own_env.py."""
     (tmp_path / "own_env.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(gym.envs.registration, "registry", {**gym.registry})
+    request.addfinalizer(lambda: (gym.registry.pop("Own-v0"), sys.modules.pop("own_env")))
     find_module("own_env:Own-v0")
     assert sys.path[-1] == str(tmp_path)
     env = make("own_env:Own-v0")
