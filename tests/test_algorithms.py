@@ -678,7 +678,7 @@ def test_packed_windows_take_the_same_step(monkeypatch):
     packing = lambda: eqx.filter_eval_shape(Packing.of, state.history.batches.mask)
     plain = step()
     assert packing().source is None
-    monkeypatch.setattr("recollect.memory.rows.CHUNK", 30)
+    monkeypatch.setattr("recollect.memory.rows.chunk_size", lambda: 30)
     monkeypatch.setattr("recollect.policies.chunks.fold.__defaults__", (30,))
     assert packing().source is not None
     np.testing.assert_allclose(step(), plain, atol=1e-4)

@@ -50,7 +50,7 @@ def probabilities(policy, batch):
 def test_mixture_weights_are_those_of_the_stored_policies(packed, monkeypatch):
     """Four batches for three places; the oldest policy counts no more than its batch does."""
     if packed:
-        monkeypatch.setattr("recollect.memory.rows.CHUNK", 30)
+        monkeypatch.setattr("recollect.memory.rows.chunk_size", lambda: 30)
     new = POLICIES[-1]
 
     def look():

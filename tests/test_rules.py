@@ -153,7 +153,7 @@ def started(algorithm, capacity=3):
 @pytest.mark.parametrize("how", ["reshaped", "packed", "discounted"])
 def test_the_gradient_is_the_sum_of_shares_times_gradients_of_ages(how, monkeypatch):
     if how == "packed":
-        monkeypatch.setattr("recollect.memory.rows.CHUNK", 30)
+        monkeypatch.setattr("recollect.memory.rows.chunk_size", lambda: 30)
     algorithm = rc.RPG(window=3, discount=0.9, discount_states=how == "discounted")
 
     @eqx.filter_jit

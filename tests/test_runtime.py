@@ -4,11 +4,14 @@ import os
 import stat
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from recollect import runtime
+from recollect.run.folder import legal
 from recollect.workers import on_every_core
 
 GROUPS = {
@@ -64,9 +67,15 @@ def test_cores_are_those_that_the_process_may_use():
 
 
 ELSEWHERE = """
-import os
-for name in ("sched_getaffinity", "sched_setaffinity", "getuid", "getppid"):
+import os, signal, sys
+for name in (
+    "sched_getaffinity sched_setaffinity getuid geteuid getgid getppid getpgid getpgrp fork forkpty"
+    " killpg setsid nice getloadavg chown O_DIRECTORY sysconf"
+).split():
     delattr(os, name)
+for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "alarm", "setitimer"):
+    delattr(signal, name)
+sys.modules |= dict.fromkeys(("fcntl", "pwd", "grp", "resource", "termios", "tty", "pty"))
 """
 RUNS = """
 import os
@@ -76,9 +85,11 @@ from recollect.workers import on_every_core
 assert not hasattr(os, "getuid")
 assert cores() >= 1
 assert on_every_core(abs, [-1, -2]) == [1, 2]
+assert on_every_core(os.getenv, ["PJRT_NPROC"]) == ["1"]
 train = "train vpg CartPole-v1 --iterations 1 --seeds 2 --max-steps 5 --preset paper --out train"
 rate = "theory rate --iterations 20 --replications 8 --windows 1 --out rate"
 assert main(train.split()) == 0
+assert main("resume train --iterations 2".split()) == 0
 assert main(rate.split()) == 0
 """
 
@@ -90,7 +101,64 @@ def test_everything_runs_where_neither_cores_nor_users_are_known_nor_greek_lette
     ascii_only = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     _python(RUNS, cwd=tmp_path, PYTHONPATH=path, **ascii_only)
     assert "Σ∞" in (tmp_path / "rate" / "verdict.txt").read_text(encoding="utf-8")
-    assert (tmp_path / "train" / "progress.csv").exists()
+    assert len((tmp_path / "train" / "progress.csv").read_text().splitlines()) == 1 + 2 * 2
+
+
+BUSY = """
+import os, sys, time
+from recollect.workers import receive, send, start_worker
+worker = start_worker(0)
+send(worker, abs, -1)
+receive(worker)
+send(worker, time.sleep, 60)
+print(worker.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_ends_with_its_parent_in_the_middle_of_a_task(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import os; del os.getppid")
+    parent = subprocess.Popen(
+        [sys.executable, "-c", BUSY],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    until = time.monotonic() + 10
+    while _lives(worker):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def _lives(process: int) -> bool:
+    """Whether a process is there and not waiting for a parent to ask how it ended."""
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ALE/Pong-v5", "ALE-Pong-v5"),
+        ("module:Name-v0", "module-Name-v0"),
+        ("CON", "_CON"),
+        ("nul.v1", "_nul.v1"),
+        ("COM7 .x", "_COM7 .x"),
+        ("console-v0", "console-v0"),
+        ("dots...", "dots"),
+        ("..", "unnamed"),
+        ("a" * 300, "a" * 120),
+        ("tab\there?", "tab-here-"),
+    ],
+)
+def test_folders_have_names_that_every_system_takes(name, expected):
+    assert legal(name) == expected
 
 
 def _python(program, cwd=None, **environment):

@@ -147,7 +147,7 @@ def test_chunks_change_nothing(size):
 
 @pytest.mark.parametrize("kind", ["score", "expected"])
 def test_fisher_on_unit_vectors_is_its_matrix(kind, monkeypatch):
-    monkeypatch.setattr("recollect.estimate.fisher.MATRIX_CHUNK", 8)
+    monkeypatch.setattr("recollect.estimate.fisher.matrix_chunk_size", lambda: 8)
     policy, observations, actions = problem("softmax")
     scores = (
         score_matrix(policy, observations, actions)[1]
@@ -189,7 +189,7 @@ def test_packing_keeps_every_transition_newest_first(monkeypatch):
     values = 1 + jnp.arange(12.0).reshape(2, 2, 3)
     plain = Packing.of(mask)
     np.testing.assert_array_equal(plain.rows(values), values.ravel())
-    monkeypatch.setattr("recollect.memory.rows.CHUNK", 4)
+    monkeypatch.setattr("recollect.memory.rows.chunk_size", lambda: 4)
     packed = Packing.of(mask)
     np.testing.assert_array_equal(packed.rows(values), [1, 2, 4, 10, 11, 12, 0, 0, 0, 0, 0, 0])
     np.testing.assert_array_equal(packed.unpack(packed.rows(values)), jnp.where(mask, values, 0))

@@ -38,8 +38,9 @@ from recollect.memory.weights import OccupancyRatio
 from recollect.refusals import SIGNAL
 from recollect.run.fit import check_fit
 from recollect.run.presets import PRESETS
-from recollect.run.state import CorePool, in_shares
-from recollect.run.train import _warn_of_refusals
+from recollect.run.session import Until
+from recollect.run.state import CorePool, in_shares, two_words
+from recollect.run.train import _warn_of_refusals, execute
 from recollect.runtime import use_compilation_cache
 from recollect.step.solve import ConjugateGradients
 
@@ -101,6 +102,22 @@ def test_limits():
     np.testing.assert_array_equal(np.isfinite(easy).sum(1), 5)
     both = train(SHORT, VPG(), seeds=2, iterations=3, environment_steps=10**6).curves["return_mean"]
     assert both.shape == (2, 3)
+
+
+def test_steps_are_counted_and_limited_beyond_2_to_the_31():
+    limit = 2**31 + 150
+    before = limit - 200
+    run = train(SHORT, VPG(), seeds=2, iterations=2)
+    words = np.asarray([two_words(before)] * 2)
+    arrays = {**run.snapshot.arrays, "['seeds'].environment_steps": words}
+    there = dataclasses.replace(run.snapshot, arrays=arrays)
+    curves = execute(there.config, Until(environment_steps=limit), snapshot=there).curves
+    for steps, lengths in zip(curves["environment_steps"], curves["length_mean"], strict=True):
+        real = steps[np.isfinite(steps)]
+        assert real[-2] < limit <= real[-1]
+        np.testing.assert_array_equal(
+            real[2:], before + np.cumsum(np.rint(4.0 * lengths[2 : len(real)].astype(float)))
+        )
 
 
 @pytest.mark.parametrize(

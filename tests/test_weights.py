@@ -179,7 +179,7 @@ def test_a_shorter_window_is_averaged_over_itself_alone(self_normalise):
 
 
 def test_packed_rows_of_older_batches_stay_outside_the_window(monkeypatch):
-    monkeypatch.setattr("recollect.memory.rows.CHUNK", 30)
+    monkeypatch.setattr("recollect.memory.rows.chunk_size", lambda: 30)
     policy = random_policy(KEY)
     batches = [batch_of(jax.random.fold_in(KEY, i), policy) for i in range(3)]
     history = remembered([policy] * 3, batches, PolicyRatio())

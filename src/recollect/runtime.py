@@ -1,10 +1,11 @@
 """Surroundings of a run: cores, threads, compilation options and cache, a progress bar."""
 
 import contextlib
+import functools
 import math
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import scipy.linalg  # noqa: F401  loads the BLAS that JAX uses, so that threadp
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from threadpoolctl import threadpool_limits
+
+from recollect.devices import ACCELERATOR, CPU, at_full_precision, backend
 
 MEMBERSHIP = Path("/proc/self/cgroup")
 """File in which Linux lists the cgroups of a process."""
@@ -142,17 +145,30 @@ def _only_ours(folder: Path, sticky: bool) -> bool:
     return status.st_uid in (0, os.getuid()) and not shared
 
 
-def jit(function: Callable) -> Callable:
-    """`eqx.filter_jit` at XLA's optimization level 1.
+def jit(function: Callable, on_cpu: Mapping[str, Any] = CPU.compiler_options) -> Callable:
+    """`eqx.filter_jit` with products at full precision, and options that suit the device.
 
-    It compiles in two thirds of the time of the default level, and its programs measured as fast. A
-    level that the user has set in XLA_FLAGS takes precedence.
+    Args:
+        function: to be compiled.
+        on_cpu: options of the compiler for CPUs. Those that the user has set in XLA_FLAGS take
+            precedence.
     """
-    level = "xla_backend_optimization_level"
-    options: Any = {}
-    if level not in os.environ.get("XLA_FLAGS", ""):
-        options = dict(compiler_options={level: 1})
-    return eqx.filter_jit(function, **options)
+    precise = at_full_precision(function)
+    flags = os.environ.get("XLA_FLAGS", "")
+    ours = {name: value for name, value in on_cpu.items() if name not in flags}
+    for_cpu: Any = dict(compiler_options=ours)
+    for_others: Any = dict(compiler_options=dict(ACCELERATOR.compiler_options))
+    compiled = {
+        CPU: eqx.filter_jit(precise, **for_cpu),
+        ACCELERATOR: eqx.filter_jit(precise, **for_others),
+    }
+
+    # Which backend there is, JAX finds out at the first call, and not when modules are imported.
+    @functools.wraps(function)
+    def call(*args):
+        return compiled[backend()](*args)
+
+    return call
 
 
 def compile_quickly() -> None:

@@ -15,12 +15,16 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from io import RawIOBase
 from typing import BinaryIO, TypeVar
 
 from recollect.runtime import core_numbers, cores, use_compilation_cache
 
+LENGTH = 8
+"""Bytes that say how long a message is."""
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -84,18 +88,20 @@ def start_worker(core: int) -> subprocess.Popen:
     """Start a process on one core that runs `serve`."""
     # Not by multiprocessing, which would run the caller's script again. The program below first
     # sets the core, as JAX looks at the cores once, when it is imported; systems that cannot
-    # restrict a process to a core set XLA's number of threads instead. Then it keeps standard
-    # output for answers, and redirects what anything prints to standard error.
+    # restrict a process to a core set the threads of XLA and of the BLAS instead. Accelerators are
+    # the parent's. Then it keeps standard output for answers, and redirects what anything prints to
+    # standard error.
     program = f"""
-import os, sys
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, [{core}])
 else:
-    os.environ["NPROC"] = "1"
+    os.environ |= dict(PJRT_NPROC="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 answers = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 from recollect.workers import serve
-serve(answers, {os.getpid()})
+serve(answers)
 """
     # -P keeps the current directory, which may hold foreign modules, off the search path.
     command = [sys.executable, "-P", "-c", program]
@@ -106,7 +112,8 @@ def send(worker: subprocess.Popen, function: Callable, task) -> None:
     """Let a worker begin to compute `function(task)`."""
     assert worker.stdin is not None
     try:
-        pickle.dump((function, task), worker.stdin)
+        asked = pickle.dumps((function, task))
+        worker.stdin.write(len(asked).to_bytes(LENGTH) + asked)
         worker.stdin.flush()
     except OSError as error:
         raise _death(worker) from error
@@ -130,22 +137,25 @@ def _death(worker: subprocess.Popen) -> ChildProcessError:
     )
 
 
-def serve(answers: BinaryIO, parent: int) -> None:
-    """The loop of a worker process, until its standard input ends.
+def serve(answers: BinaryIO) -> None:
+    """The loop of a worker process, until its standard input ends: the process that has started it
+    has closed it, or has gone.
 
     It reads pickled pairs of a function and its argument, and writes pickled results. Errors are
     results too, which `receive` raises.
 
     Args:
         answers: where results are written.
-        parent: id of the process that started this one, which ends with it.
     """
-    if hasattr(os, "getppid"):  # else it ends after its task, when its input is closed
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    use_compilation_cache()
-    with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
-        while True:
-            function, task = pickle.load(sys.stdin.buffer)
+    # Unbuffered: no thread may hold a buffer's lock while the interpreter shuts down.
+    with (
+        open(0, "rb", buffering=0, closefd=False) as pipe,
+        contextlib.suppress(KeyboardInterrupt, BrokenPipeError),
+    ):
+        inbox = _Inbox(pipe)
+        use_compilation_cache()
+        while message := inbox.take():
+            function, task = pickle.loads(message)
             try:
                 answer = function(task)
             except (ValueError, OSError) as error:
@@ -156,8 +166,41 @@ def serve(answers: BinaryIO, parent: int) -> None:
             answers.flush()
 
 
-def _end_with(parent: int) -> None:
-    """End this process soon after its parent has gone, even in the middle of a task."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+class _Inbox:
+    """What the parent asks for, and the watch whether it is still there.
+
+    The system closes the pipe of a process that has gone, however it went. While a task is under
+    way, a thread reads on, lest that pass unnoticed. It begins to a second late: between short
+    tasks nothing has to pass from thread to thread, which would take longer than they do.
+    """
+
+    def __init__(self, pipe: RawIOBase):
+        self._pipe = pipe
+        self._reading = threading.Lock()
+        self._waiting: deque[bytes] = deque()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def take(self) -> bytes:
+        """The next message; nothing if the parent has closed the pipe, or gone."""
+        with self._reading:
+            return self._waiting.popleft() if self._waiting else self._read()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(1)
+            if self._reading.acquire(blocking=False):  # else `take` is reading
+                message = self._read()
+                if not message:
+                    os._exit(1)  # even in the middle of a task
+                self._waiting.append(message)
+                self._reading.release()
+
+    def _read(self) -> bytes:
+        return self._bytes(int.from_bytes(self._bytes(LENGTH)))
+
+    def _bytes(self, count: int) -> bytes:
+        """The next so many bytes; nothing if the pipe ends before."""
+        found = bytearray()
+        while len(found) < count and (part := self._pipe.read(count - len(found))):
+            found += part
+        return bytes(found) if len(found) == count else b""

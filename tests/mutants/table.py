@@ -1118,6 +1118,20 @@ SHARES = [
     *_in(
         "test_train",
         (
+            "steps beyond a word are lost",
+            "added",
+            "total[0] + low // WORD",
+            "total[0]",
+            "steps_are_counted_and_limited_beyond_2_to_the_31",
+        ),
+        (
+            "a limit is looked at in whole words",
+            "active",
+            "((high == most_high) & (low < most_low))",
+            "(high == most_high)",
+            "steps_are_counted_and_limited_beyond_2_to_the_31",
+        ),
+        (
             "the seed that fills up the last share is kept",
             "in_shares",
             "jnp.concatenate(xs)[:seeds]",
@@ -1130,6 +1144,54 @@ SHARES = [
             "list(pool.map(lambda row: function(*take(row)), rows))",
             "list(pool.map(lambda row: function(*take(row)), rows))[::-1]",
             "shares_of_seeds_are_joined_in_their_order",
+        ),
+    ),
+    *_in(
+        "test_devices",
+        (
+            "products have the digits that JAX prefers",
+            "at_full_precision",
+            'jax.default_matmul_precision("highest")',
+            "jax.default_matmul_precision(None)",
+            "every_product_of_a_solution_has_all_digits",
+        ),
+        (
+            "programs of runs have the precision that JAX prefers",
+            "jit",
+            "precise = at_full_precision(function)",
+            "precise = function",
+            "every_product_of_a_run_has_all_digits",
+        ),
+        (
+            "the seed that fills up the share of the last device is kept",
+            "_shares_of_seeds",
+            "whole[:seeds] if filled_up else whole",
+            "whole",
+            "several_devices_give_the_numbers_of_one[2]",
+        ),
+        (
+            "every device has all episodes",
+            "laid_out",
+            "divided(node.batches, seeds + 1)",
+            "divided(node.batches, None)",
+            "several_devices_give_the_numbers_of_one[4]",
+        ),
+    ),
+    *_in(
+        "test_runtime",
+        (
+            "a process outlives its parent",
+            "_Inbox._watch",
+            "if not message:",
+            "if False:",
+            "a_process_ends_with_its_parent_in_the_middle_of_a_task",
+        ),
+        (
+            "a folder is called like a device of Windows",
+            "legal",
+            'return f"_{name}" if device else name or "unnamed"',
+            'return name or "unnamed"',
+            "folders_have_names_that_every_system_takes",
         ),
     ),
     *_in(
@@ -1638,7 +1700,7 @@ TRAINING = [
         ),
         (
             "a seed goes on after its limit",
-            "learn_one_by_one",
+            "learn_each",
             "lax.cond(before.active, go, stay)",
             "go()",
             "limits",
@@ -1659,7 +1721,7 @@ TRAINING = [
         ),
         (
             "the updates of all iterations draw the same",
-            "learn_one_by_one",
+            "learn_each",
             'numbered(stream(key, "update"), index)',
             'numbered(stream(key, "update"), 0)',
             "updates_draw_anew_in_every_iteration_and_seed",

@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
+from recollect.devices import acting_device
 from recollect.envs import AbstractEnv, HostEnv
 from recollect.envs.spaces import decoder, encoder
 from recollect.keys import numbered, numbered_each, stream
@@ -38,7 +39,7 @@ class Actor:
             self._space = spaces.Box(-np.inf, np.inf, (env.observation_size,), np.float32)
             self._decode = functools.partial(_within_bounds, env)
         self._size, self._encode = encoder(self._space)
-        self._cpu = jax.devices("cpu")[0]
+        self._cpu = acting_device()
         arrays, rest = eqx.partition(policy, eqx.is_array)
         leaves, structure = jax.tree.flatten(arrays)
         self._leaves = jax.device_put(leaves, self._cpu)

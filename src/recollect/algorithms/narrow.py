@@ -18,6 +18,7 @@ from jaxtyping import PRNGKeyArray
 
 from recollect.algorithms.base import AbstractAlgorithm, Info, State
 from recollect.collect.rollout import Rollout
+from recollect.devices import side_by_side
 from recollect.memory.history import History
 
 
@@ -28,6 +29,8 @@ def narrow_update(
     used = algorithm.shares.ages_in_use()
     capacity = len(state.history.batches.mask)
     if used is None or capacity == 1 or algorithm.weights.remembers_across_batches:
+        return algorithm.update(state, rollout, key)
+    if side_by_side():  # where all programs would run, as each seed may need another one
         return algorithm.update(state, rollout, key)
     like = eqx.filter_eval_shape(algorithm.update, state, rollout, key)[1]
     rest = eqx.filter(state, eqx.is_array, inverse=True)

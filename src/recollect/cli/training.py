@@ -29,6 +29,7 @@ from recollect.cli.plan import (
     source_words,
 )
 from recollect.cli.shared import console
+from recollect.devices import described, learning_devices
 from recollect.report.curves import read_curve, runs_in, write_curves
 from recollect.report.plot import draw_curves
 from recollect.report.tables import reached, summarise, table
@@ -205,6 +206,7 @@ def _carry_out(jobs: Sequence[Job], asked: Watch, path: Path, resume_words: list
 def _carry_out_all(
     jobs: Sequence[Job], asked: Watch, path: Path, resume_words: list[str], answer: Any
 ) -> int:
+    _say(asked, f"learns on {described(learning_devices())}")
     trainings: dict[str, Training] = {}
     written: list[str] = []
     for job in jobs:

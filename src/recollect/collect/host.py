@@ -22,6 +22,7 @@ from jaxtyping import Array, Key
 from recollect.collect.compiled import Episodes, Steps
 from recollect.collect.parts import Ongoing, Part, empty_rollout, fill_log_probs
 from recollect.collect.rollout import AbstractCollector, Rollout
+from recollect.devices import acting_device
 from recollect.envs.hosted import HostEnv
 from recollect.envs.vectors import close_all
 from recollect.keys import numbered, numbered_each, stream
@@ -361,7 +362,7 @@ def acting(
     arrays, rest = eqx.partition(policies, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     sample = _sampler(rest, structure)
-    of_copies = _action_keys(keys, copies)
+    leaves, of_copies = jax.device_put((leaves, _action_keys(keys, copies)), acting_device())
     return lambda inputs: np.asarray(sample(leaves, of_copies, inputs))
 
 

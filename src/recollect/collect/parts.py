@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from recollect.batch import Batch
 from recollect.collect.rollout import Rollout, with_log_probs
+from recollect.devices import at_full_precision
 from recollect.policies import AbstractPolicy
 
 
@@ -123,6 +124,7 @@ def _in_order(values: Float[np.ndarray, "copy time"], seeds: int) -> Array:
 
 
 @eqx.filter_jit
+@at_full_precision
 def fill_log_probs(policies: AbstractPolicy, batches: Batch) -> Batch:
     """The batches of all seeds with the log-probabilities of the policies that acted in them."""
     return eqx.filter_vmap(with_log_probs, in_axes=(eqx.if_array(0), 0))(policies, batches)

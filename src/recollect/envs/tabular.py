@@ -12,6 +12,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from recollect.checks import check_count, check_number
+from recollect.devices import at_full_precision
 from recollect.envs.base import AbstractOracle, Actions, Step, check_max_steps
 from recollect.settings import checked
 from recollect.tree import flatten
@@ -176,6 +177,7 @@ class Tabular(AbstractOracle):
         )
         return jnp.einsum("sa,sad->d", weights, self._scores(policy)) / (1 - self.discount)
 
+    @at_full_precision
     def fisher(self, policy) -> Float[Array, "d d"]:
         """F = Σ_{s,a} d(s) π(a|s) ∇log π(a|s) ∇log π(a|s)ᵀ, the Fisher matrix."""
         scores = self._scores(policy)

@@ -28,6 +28,7 @@ from jaxtyping import Array, Bool, Float
 
 from recollect.batch import Batch
 from recollect.checks import check_number
+from recollect.devices import at_full_precision
 from recollect.envs.base import AbstractOracle
 from recollect.estimate.critic import Values
 from recollect.policies import AbstractPolicy
@@ -376,6 +377,7 @@ def discounted_sums(
     return jnp.moveaxis(jax.lax.associative_scan(then, elements, reverse=True)[1], 0, -1)
 
 
+@at_full_precision
 def linear_values(
     observations: Float[Array, "*row feature"],
     returns: Float[Array, "*row"],

@@ -9,13 +9,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from recollect.devices import at_full_precision, matrix_chunk_size
 from recollect.memory.rows import Window
 from recollect.policies.chunks import fold
 from recollect.policies.scores import AbstractScores, expected_score_matrix, has_expected_scores
 from recollect.settings import Settings
-
-MATRIX_CHUNK = 1024
-"""Rows whose scores are written out at a time, so that they stay in cache."""
 
 
 class Fisher(eqx.Module):
@@ -45,11 +43,13 @@ class Fisher(eqx.Module):
         """(d, number of rows)."""
         return self.scores.shape
 
+    @at_full_precision
     def mv(self, vector: Float[Array, " d"]) -> Float[Array, " d"]:
         """F v, one push and one pull."""
         product = lambda scores, c: scores.pull(_of_each(scores, c) * scores.push(vector))
         return fold(product, self.scores, self.coefficients, self.count)
 
+    @at_full_precision
     def matrix(self) -> Float[Array, "d d"]:
         """F written out, O(N d²)."""
 
@@ -65,9 +65,10 @@ class Fisher(eqx.Module):
             self.scores,
             self.coefficients,
             self.count,
-            max(MATRIX_CHUNK // self.scores.rank, 1),
+            max(matrix_chunk_size() // self.scores.rank, 1),
         )
 
+    @at_full_precision
     def gram(self) -> Float[Array, "row row"]:
         """C^½ Jᵀ J C^½, the N×N matrix with the same positive eigenvalues as F."""
         root = self.root_coefficients()

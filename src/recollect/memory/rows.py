@@ -5,8 +5,9 @@ history becomes rows: each has an age, a mask and a weight. Rows stand newest ba
 smaller window is a prefix of a larger one: what is built once serves the gradient and the Fisher
 matrix.
 
-A history of no more than one chunk (`CHUNK` rows) is only reshaped. A longer one is packed: real
-transitions first, then padding, so that work which goes chunk by chunk stops where the data stops.
+A history of no more than one chunk (`chunk_size` rows) is only reshaped. A longer one is packed:
+real transitions first, then padding, so that work which goes chunk by chunk stops where the data
+stops.
 """
 
 import dataclasses
@@ -17,10 +18,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from recollect.batch import Batch
+from recollect.devices import chunk_size, divided
 from recollect.memory.history import History
 from recollect.memory.weights import AbstractWeightRule, View, effective_sample_size, positive
 from recollect.policies import AbstractPolicy
-from recollect.policies.chunks import CHUNK
 from recollect.policies.scores import AbstractScores, score_matrix
 from recollect.tree import where_mask
 
@@ -40,7 +41,7 @@ class Packing(eqx.Module):
     def of(cls, mask: Bool[Array, "window episode time"]) -> "Packing":
         """How the transitions inside `mask` become rows."""
         source = None
-        if mask.size > CHUNK:
+        if mask.size > chunk_size():
             source = jnp.nonzero(mask.ravel(), size=mask.size, fill_value=mask.size)[0]
         return cls(counts=mask.sum((1, 2)), source=source, shape=mask.shape)
 
@@ -252,7 +253,7 @@ def recall(
     """
     batches = history.batches
     packing = Packing.of(batches.mask)
-    batch = jax.tree.map(packing.rows, batches)
+    batch = divided(jax.tree.map(packing.rows, batches), 0)
     mask = batch.mask
     # A real row stands in for padding: the policy is never asked about an observation that cannot
     # occur.

@@ -12,10 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from recollect.devices import chunk_size
 from recollect.policies.scores import AbstractScores
-
-CHUNK = 8192
-"""States handled at a time in products: fewer were slower, more would need more memory."""
 
 
 def fold(
@@ -23,7 +21,7 @@ def fold(
     scores: AbstractScores,
     coefficients: Float[Array, " row"],
     count: Int[Array, ""],
-    size: int = CHUNK,
+    size: int | None = None,
 ) -> Float[Array, "..."]:
     """Σ of `term` over chunks of states, which bounds the memory that one term takes.
 
@@ -32,11 +30,13 @@ def fold(
         scores: of all states.
         coefficients: one for each state.
         count: number of states that matter, at the front; whole chunks behind them are skipped.
-        size: states in a chunk. If there are no more than this, `term` is called once.
+        size: states in a chunk, as many as suit the device if not given. If there are no more than
+            this, `term` is called once.
 
     Returns:
         The sum, in the shape of `term`'s result.
     """
+    size = size or chunk_size()
     states = len(coefficients)
     if states <= size:
         return term(scores, coefficients)

@@ -1,10 +1,10 @@
 """Runs whose environments are compiled: collecting and updating are one program.
 
-An iteration collects for all seeds at once (one wide vector of environments) and then updates them
-one after another: the arrays of one seed's update stay in cache, those of all seeds together would
-not. On CPUs each core runs the program on its own share of the seeds, which beats sharing every
-small operation between cores. The program runs in chunks of iterations, so that progress can be
-shown and runs can stop early.
+An iteration collects for all seeds at once (one wide vector of environments). On CPUs it then
+updates them one after another: the arrays of one seed's update stay in cache, those of all seeds
+together would not. Each core runs the program on its own share of the seeds, which beats sharing
+every small operation between cores. Accelerators update all seeds of their share side by side. The
+program runs in chunks of iterations, so that progress can be shown and runs can stop early.
 """
 
 import dataclasses
@@ -18,9 +18,11 @@ from jaxtyping import Array, Int, Key
 
 from recollect.algorithms import AbstractAlgorithm
 from recollect.collect.rollout import AbstractCollector
+from recollect.devices import side_by_side
 from recollect.envs import AbstractEnv
 from recollect.keys import numbered, stream
 from recollect.policies.architecture import InitialPolicy, make_policy
+from recollect.run.layout import laid_out
 from recollect.run.state import (
     AbstractRun,
     CorePool,
@@ -116,11 +118,11 @@ def _run(problem, keys: Key[Array, " seed"], seeds: SeedState, first, count):
     shapes = jax.eval_shape(lambda: iterate(arrays, jnp.array(0))[1])
     empty = lambda x: jnp.zeros((x.shape[0], CHUNK_ITERATIONS, *x.shape[1:]), x.dtype)
     arrays, curves = lax.fori_loop(0, count, body, (arrays, jax.tree.map(empty, shapes)))
-    return eqx.combine(arrays, rest), curves
+    return laid_out(eqx.combine(arrays, rest)), curves
 
 
 def _iteration(problem, keys, seeds: SeedState, index: Int[Array, ""]):
-    """Collect with all seeds side by side, then update them one by one."""
+    """Collect with all seeds side by side, then update them."""
     algorithm, env, collector, limits = problem
     arrays, rest = eqx.partition(seeds, eqx.is_array)
 
@@ -141,11 +143,11 @@ def _iteration(problem, keys, seeds: SeedState, index: Int[Array, ""]):
         return eqx.filter(seed, eqx.is_array), rollout
 
     collected, rollouts = jax.vmap(collect)(keys, arrays)
-    return learn_one_by_one(algorithm, limits, keys, seeds, collected, rollouts, index)
+    return learn_each(algorithm, limits, keys, seeds, collected, rollouts, index)
 
 
-def learn_one_by_one(algorithm, limits, keys, seeds: SeedState, collected, rollouts, index):
-    """Update the seeds one after another; those that have stopped stay as they were.
+def learn_each(algorithm, limits, keys, seeds: SeedState, collected, rollouts, index):
+    """Update every seed; those that have stopped stay as they were.
 
     Args:
         algorithm: what updates.
@@ -173,7 +175,8 @@ def learn_one_by_one(algorithm, limits, keys, seeds: SeedState, collected, rollo
 
         return lax.cond(before.active, go, stay)
 
-    arrays, columns = lax.map(update, (keys, arrays, collected, rollouts))
+    each = jax.vmap(update) if side_by_side() else lambda all_: lax.map(update, all_)
+    arrays, columns = each((keys, arrays, collected, rollouts))
     return eqx.combine(arrays, rest), columns
 
 

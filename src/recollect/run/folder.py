@@ -27,6 +27,7 @@ import numpy as np
 
 from recollect.algorithms import AbstractAlgorithm
 from recollect.checks import check_number
+from recollect.devices import described, learning_devices
 from recollect.policies.architecture import InitialPolicy
 from recollect.run.checkpoint import PART, CheckpointError, create
 from recollect.run.config import RunConfig
@@ -40,6 +41,8 @@ KEPT = 2
 """Checkpoints that are kept: if the newest is damaged, the one before is there."""
 SECONDS = 60.0
 """Between two checkpoints, at least, if nothing else is asked for."""
+LONGEST_NAME = 120
+"""Characters of a folder's name: systems allow 255 bytes, and Windows 260 for a whole path."""
 
 
 class RunFolder:
@@ -181,7 +184,7 @@ class RunFolder:
             part.unlink(missing_ok=True)
         for path in self.checkpoints():
             if int(path.stem) > iteration:
-                path.rename(path.with_name(f"{path.name}.damaged"))
+                path.replace(path.with_name(f"{path.name}.damaged"))
 
     def _open_monitors(self, config: RunConfig, facts: Mapping[str, Any]) -> None:
         lengths = facts.get("episodes", {})
@@ -323,14 +326,17 @@ def numbered_folder(parent: Path) -> Path:
 
 
 def legal(name: str) -> str:
-    """A name with nothing in it that a folder's name cannot hold on any system.
+    """A name that a folder can have on any system.
 
     Example:
         >>> from recollect.run.folder import legal
-        >>> legal("ALE/Pong-v5"), legal("mine:Env-v0")
-        ('ALE-Pong-v5', 'mine-Env-v0')
+        >>> legal("ALE/Pong-v5"), legal("mine:Env-v0"), legal("aux.v0")
+        ('ALE-Pong-v5', 'mine-Env-v0', '_aux.v0')
     """
-    return re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(". ") or "unnamed"
+    name = re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(". ")[:LONGEST_NAME].rstrip(". ")
+    # Windows keeps these for devices, whatever follows a dot.
+    device = re.match(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|$)", name, re.I)
+    return f"_{name}" if device else name or "unnamed"
 
 
 def _unwritable(path: Path, error: OSError) -> ValueError:
@@ -366,6 +372,7 @@ def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "platform": sys.platform,
+        "devices": described(learning_devices()),
         **{name: version(name) for name in packages},
     }
 

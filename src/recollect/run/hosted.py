@@ -26,7 +26,8 @@ from recollect.memory.weights import AbstractWeightRule
 from recollect.policies import AbstractPolicy
 from recollect.policies.architecture import InitialPolicy, make_policy
 from recollect.run.checkpoint import CheckpointError
-from recollect.run.compiled import learn_one_by_one
+from recollect.run.compiled import learn_each
+from recollect.run.layout import laid_out
 from recollect.run.state import (
     AbstractRun,
     CorePool,
@@ -207,7 +208,8 @@ def _learn_from_host(problem, keys, seeds: SeedState, rollouts: Rollout, index):
     """One iteration of every seed from batches collected elsewhere."""
     algorithm, limits = problem
     arrays = eqx.filter(seeds, eqx.is_array)
-    return learn_one_by_one(algorithm, limits, keys, seeds, arrays, rollouts, index)
+    after, columns = learn_each(algorithm, limits, keys, seeds, arrays, rollouts, index)
+    return laid_out(after), columns
 
 
 _start = jit(_start_seeds)

@@ -36,6 +36,7 @@ from recollect.run.state import (
     Limits,
     RunState,
     active,
+    whole,
 )
 from recollect.tree import at_index
 
@@ -139,7 +140,7 @@ class Session:
     @property
     def environment_steps(self) -> np.ndarray:
         """Of every seed."""
-        return np.asarray(self.state.seeds.environment_steps)
+        return whole(np.asarray(self.state.seeds.environment_steps))
 
     @property
     def clock(self) -> np.ndarray:

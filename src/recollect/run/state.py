@@ -24,12 +24,16 @@ from recollect.algorithms.narrow import narrow_update
 from recollect.batch import Batch
 from recollect.collect.parts import Ongoing
 from recollect.collect.rollout import Rollout
+from recollect.devices import learning_devices, side_by_side
 from recollect.policies import AbstractPolicy
 from recollect.run.checkpoint import filled, named_arrays
+from recollect.run.layout import laid_out, over_devices
 from recollect.runtime import cores, memory
 
 RECENT_EPISODES = 20
 """A target return counts as reached when the mean over this many latest episodes reaches it."""
+WORD = 2**30
+"""What the first of two words counts."""
 Curves = dict[str, np.ndarray]
 """Figures of every iteration; arrays have the axes seed, iteration and are NaN after a seed's
 end."""
@@ -45,6 +49,34 @@ FIELDS = {
 """Of a batch that may hold numbers that are not finite, causes before effects; and their names."""
 
 
+def two_words(number: Any) -> Int[Array, "2"]:
+    """A whole number below 2⁶¹ as two of 32 bits: ⌊number / 2³⁰⌋ and the rest.
+
+    JAX has no more bits in single precision, and a long run takes more than 2³¹ steps. Infinity is
+    the largest of these numbers; an array is taken to be two words already.
+
+    Example:
+        >>> from recollect.run.state import two_words
+        >>> two_words(2**31 + 5).tolist()
+        [2, 5]
+    """
+    if isinstance(number, jax.Array):
+        return number
+    number = min(number, 2**61 - 1)
+    return jnp.array([int(number) // WORD, int(number) % WORD], jnp.int32)
+
+
+def added(total: Int[Array, "2"], steps: Int[Array, ""]) -> Int[Array, "2"]:
+    """The sum of two words and of a number below 2³⁰, in two words."""
+    low = total[1] + steps.astype(jnp.int32)
+    return jnp.stack([total[0] + low // WORD, low % WORD])
+
+
+def whole(words: Int[np.ndarray, "*seed 2"]) -> Int[np.ndarray, "*seed"]:
+    """The numbers that `two_words` stand for."""
+    return words[..., 0].astype(np.int64) * WORD + words[..., 1]
+
+
 class SeedState(eqx.Module):
     """One seed between iterations."""
 
@@ -54,7 +86,8 @@ class SeedState(eqx.Module):
     """What the collector carries on, for environments inside the program."""
     fisher_collecting: Any
     """The same for the independent batch of the Fisher matrix."""
-    environment_steps: Int[Array, ""]
+    environment_steps: Int[Array, "2"]
+    """As `two_words`."""
     recent: Float[Array, " recent"]
     """Returns of the latest episodes, −∞ before there are enough."""
     active: Bool[Array, ""]
@@ -75,7 +108,7 @@ class SeedState(eqx.Module):
             state=algorithm.init(policy, batch, key),
             collecting=collecting,
             fisher_collecting=fisher_collecting,
-            environment_steps=jnp.zeros((), jnp.int32),
+            environment_steps=two_words(0),
             # A weak type would not survive a file, and the program be compiled again.
             recent=jnp.full(RECENT_EPISODES, -jnp.inf, float),
             active=jnp.array(True),
@@ -110,7 +143,8 @@ class RunState:
 class Limits(eqx.Module):
     """When a seed stops; infinite where nothing is asked."""
 
-    environment_steps: float
+    environment_steps: Int[Array, "2"] = eqx.field(converter=two_words)
+    """A number, which becomes `two_words`."""
     target_return: float
 
 
@@ -223,8 +257,9 @@ def learn(
     rollout: Rollout,
 ) -> tuple[SeedState, dict[str, Array]]:
     """One seed after an update with what it has collected, and a column of its curves."""
+    rollout = laid_out(rollout, seeds=False)
     state, info = narrow_update(algorithm, seed.state, rollout, key)
-    total = seed.environment_steps + rollout.environment_steps.astype(jnp.int32)
+    total = added(seed.environment_steps, rollout.environment_steps)
     recent = _latest(jnp.concatenate([seed.recent, rollout.returns.astype(seed.recent.dtype)]))
     after = dataclasses.replace(
         seed,
@@ -265,18 +300,21 @@ def first_fault(batch: Batch) -> Float[Array, " 2"]:
 
 
 def active(
-    limits: Limits, environment_steps: Int[Array, ""], recent: Float[Array, " recent"]
+    limits: Limits, environment_steps: Int[Array, "2"], recent: Float[Array, " recent"]
 ) -> Bool[Array, ""]:
     """Whether a seed goes on: it has met no limit.
 
     Args:
         limits: when it stops.
-        environment_steps: that it has taken.
+        environment_steps: that it has taken, in two words.
         recent: returns of its latest episodes.
     """
+    high, low = environment_steps
+    most_high, most_low = limits.environment_steps
+    room = (high < most_high) | ((high == most_high) & (low < most_low))
     # A return that is not finite has reached nothing.
     reached = jnp.isfinite(recent.mean()) & (recent.mean() >= limits.target_return)
-    return (environment_steps < limits.environment_steps) & ~reached
+    return room & ~reached
 
 
 def _latest(returns: Float[Array, " ending"]) -> Float[Array, " recent"]:
@@ -286,13 +324,11 @@ def _latest(returns: Float[Array, " ending"]) -> Float[Array, " recent"]:
 
 
 class CorePool(ThreadPoolExecutor):
-    """A thread for each core that has seeds to work on.
-
-    On accelerators one program runs all seeds side by side.
-    """
+    """A thread for each core, or for each of several devices, that has seeds to work on."""
 
     def __init__(self, seeds: int):
-        self.shares = min(cores() if jax.default_backend() == "cpu" else 1, seeds)
+        self.devices = learning_devices()
+        self.shares = min(len(self.devices) if side_by_side() else cores(), seeds)
         super().__init__(self.shares)
 
 
@@ -300,14 +336,16 @@ def in_shares(pool: CorePool, function: Callable, *trees: Any) -> Any:
     """`function` of equal shares of the seeds, each on a core of its own; the results joined.
 
     The last seed is repeated to fill up the last share, so that one compiled program serves all,
-    and dropped at the end.
+    and dropped at the end. On several devices see `over_devices`.
 
     Args:
-        pool: a thread for each core.
+        pool: a thread for each share.
         function: of pytrees whose arrays begin with the axis of seeds; so does its result.
         trees: what it is given.
     """
     seeds = next(len(x) for x in jax.tree.leaves(trees) if eqx.is_array(x))
+    if len(pool.devices) > 1:
+        return over_devices(pool, pool.devices, seeds, function, *trees)
     if pool.shares == 1:
         return function(*trees)
     size = -(-seeds // pool.shares)

@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lineax.internal import two_norm
 
 from recollect.checks import check_count, check_number
+from recollect.devices import at_full_precision, backend
 from recollect.estimate.fisher import Fisher
 from recollect.settings import Settings
 
@@ -102,6 +103,7 @@ class AbstractSolver(Settings, eqx.Module):
         """Tolerance and most steps of the conjugate gradients that are tried instead."""
         return 1e-2, 100
 
+    @at_full_precision
     def __call__(
         self,
         fisher: Fisher,
@@ -277,19 +279,15 @@ def cheapest(parameters: int, rows: int, rank: int = 1) -> Method:
     """The method with the least milliseconds by the cost model above, for shapes known when
     compiling.
 
-    The rates are operations a millisecond on two CPU cores: dense products, factorisations (which
-    are small) and products with layers. Conjugate gradients are reckoned at 15 steps and 3 ms for
-    the preconditioner, what cartpole took at its hardest. Where each state has `rank` rows,
-    products cost as much as with one.
+    The rates are those of the device. Conjugate gradients are reckoned at 15 steps, what cartpole
+    took at its hardest. Where each state has `rank` rows, products cost as much as with one.
     """
-    dense = 80e6
-    factor = 25e6
-    layer = 30e6
-    product = 4 * rows / rank * parameters / layer
+    rates = backend()
+    product = rates.product + 4 * rows / rank * parameters / rates.layer
     cost: dict[Method, float] = {
-        "cholesky": 1.5 * rows * parameters**2 / dense + parameters**3 / 3 / factor,
-        "sample": rows**3 / 3 / factor + 4 * product,
-        "cg": 15 * product + 3,
+        "cholesky": 1.5 * rows * parameters**2 / rates.dense + parameters**3 / 3 / rates.factor,
+        "sample": rows**3 / 3 / rates.factor + 4 * product,
+        "cg": 15 * product + rates.preconditioner,
     }
     return min(cost, key=lambda method: cost[method])
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 from recollect.batch import Batch
+from recollect.devices import at_full_precision
 from recollect.envs import Tabular, chain, load_mdp
 from recollect.policies import AbstractPolicy
 from recollect.policies.scores import score_matrix
@@ -109,6 +110,7 @@ def outcomes(
     return jnp.asarray(draws), jnp.exp(log_probability)
 
 
+@at_full_precision
 def mean_inverse_fisher(
     env: Tabular, policy: AbstractPolicy, samples: int, damping: float
 ) -> Float[Array, "d d"]:

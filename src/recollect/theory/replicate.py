@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -33,6 +32,7 @@ from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
 from recollect.run.section5 import algorithm_1
+from recollect.runtime import jit
 from recollect.step.project import Box
 from recollect.step.solve import Cholesky
 from recollect.theory.lqc import moments
@@ -307,10 +307,7 @@ def _loop(problem, collector, policy, iterations, last, rates, keys, in_pairs):
 
 # Arrays of this size are too small to call a library for their sums, or to share between threads;
 # each core has a case of its own.
-_compiled: Any = dict(
-    compiler_options={
-        "xla_cpu_experimental_ynn_fusion_type": "",
-        "xla_cpu_multi_thread_eigen": False,
-    }
+_loop = jit(
+    _loop,
+    on_cpu={"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_multi_thread_eigen": False},
 )
-_loop = eqx.filter_jit(_loop, **_compiled)
