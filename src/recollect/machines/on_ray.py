@@ -270,6 +270,7 @@ def _connect(ray: Any, cluster: str | None) -> None:
     try:
         ray.init(address=cluster, job_config=job, **quietly)
     except (ConnectionError, RuntimeError, ValueError) as error:
+        ray.shutdown()  # of what it had begun
         words = " ".join(str(error).split())
         if "ersion mismatch" in words:
             raise ValueError(f"cluster={cluster!r} runs other versions. {words}") from None
