@@ -59,8 +59,11 @@ def test_limits_of_cgroups_are_read(name, tmp_path, monkeypatch):
     assert runtime.cores() == min(seen, max(1, np.ceil(limit)))
 
 
-def test_cores_are_those_that_the_process_may_use():
+def test_cores_are_those_that_the_process_may_use(monkeypatch):
     assert 1 <= runtime.cores() <= len(os.sched_getaffinity(0))
+    with monkeypatch.context() as told:
+        told.setenv("PJRT_NPROC", "1")
+        assert runtime.cores() == 1
     program = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
     program += "from recollect.runtime import cores; print(cores())"
     assert _python(program) == "1"

@@ -2867,10 +2867,41 @@ MACHINES = [
         ),
         (
             "episodes that begin anew are not counted",
-            "CopiesActor.collect",
+            "CopiesActor._collect",
             "self._ongoing[group], anew = collector.restore(ongoing)",
             "self._ongoing[group], _ = collector.restore(ongoing)",
             "episodes_that_cannot_be_repeated_begin_anew_and_are_marked",
+        ),
+        (
+            "results are said to be those of the first task",
+            "on_every_core",
+            "arrived(places[future], future.result())",
+            "arrived(0, future.result())",
+            "tasks_are_done_on_the_machines_of_their_context",
+        ),
+        (
+            "tasks are done on as many machines as there are cores here",
+            "tasks_at_once",
+            "session.actors",
+            "cores()",
+            "tasks_are_done_on_the_machines_of_their_context",
+        ),
+        (
+            "actors are told where a class is, and not the class",
+            "_ById.by_value",
+            "isinstance(creator, str)",
+            "False",
+            "an_environment_of_a_file_that_only_this_process_finds_is_made_in_actors",
+        ),
+    ),
+    *_in(
+        "test_runtime",
+        (
+            "a process that XLA is to use one thread in has all cores",
+            "cores",
+            "_cgroup_limit(), limit",
+            "_cgroup_limit()",
+            "cores_are_those_that_the_process_may_use",
         ),
     ),
 ]

@@ -11,8 +11,11 @@ import functools
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -151,6 +154,7 @@ class RaySession(AbstractSession):
                 actor.end()
             if self._ours:
                 self._ray.shutdown()
+                _dismiss_guards()
 
 
 class RayActor(AbstractActor):
@@ -259,7 +263,7 @@ def _connect(ray: Any, cluster: str | None) -> None:
     # all others, where a file could take the place of a module of the standard library.
     job = ray.job_config.JobConfig(_client_job=True)
     if cluster is None:
-        with _private_files(), _no_fork_warning():
+        with _private_files(), _no_fork_warning(), _guarded():
             # "local", as nothing would stand for a cluster that somebody has started here.
             ray.init("local", include_dashboard=False, job_config=job, **quietly)
         _check_token()
@@ -270,6 +274,7 @@ def _connect(ray: Any, cluster: str | None) -> None:
     try:
         ray.init(address=cluster, job_config=job, **quietly)
     except (ConnectionError, RuntimeError, ValueError) as error:
+        ray.shutdown()  # of what it had begun
         words = " ".join(str(error).split())
         if "ersion mismatch" in words:
             raise ValueError(f"cluster={cluster!r} runs other versions. {words}") from None
@@ -319,6 +324,51 @@ def _check_token() -> None:
                 f"chmod 600 {path}.",
                 stacklevel=4,
             )
+
+
+GUARD = """
+import os, sys, time
+sys.stdin.read()
+for _ in range(20):
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if sys.argv[1].encode() in file.read():
+                    os.kill(int(name), 9)
+        except OSError:
+            pass
+    time.sleep(0.1)
+"""
+"""Waits until the process that has started a cluster has gone, and ends what is left of it."""
+_guards: list[subprocess.Popen] = []
+
+
+@contextlib.contextmanager
+def _guarded() -> Iterator[None]:
+    """A context in which a cluster is started that ends with this process, whatever ends that.
+
+    If it is killed, some processes of Ray would wait for a minute whether the cluster comes back.
+    A variable, by which the guard knows them, is for all that are started in this context.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    name = f"RECOLLECT_CLUSTER_{uuid.uuid4().hex}"
+    program = [sys.executable, "-I", "-S", "-c", GUARD, name]
+    # In a session of its own, so that no interrupt from the keyboard ends it first.
+    _guards.append(subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True))
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def _dismiss_guards() -> None:
+    """End the guards of clusters that have been shut down."""
+    while _guards:
+        with _guards.pop() as guard:
+            guard.kill()
 
 
 @contextlib.contextmanager
