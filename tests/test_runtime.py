@@ -73,7 +73,7 @@ ELSEWHERE = """
 import os, signal, sys
 for name in (
     "sched_getaffinity sched_setaffinity getuid geteuid getgid getppid getpgid getpgrp fork forkpty"
-    " killpg setsid nice getloadavg chown O_DIRECTORY sysconf"
+    " killpg setsid nice getloadavg chown O_DIRECTORY"
 ).split():
     delattr(os, name)
 for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "alarm", "setitimer"):
