@@ -17,7 +17,7 @@ from recollect.collect.rollout import Rollout
 from recollect.envs import Tabular, garnet
 from recollect.estimate.advantages import ExactAdvantages
 from recollect.estimate.critic import Critic
-from recollect.estimate.shares import Uniform
+from recollect.estimate.shares import ChosenShares, Uniform
 from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.rows import recall
 from recollect.memory.weights import OccupancyRatio, PolicyRatio
@@ -216,5 +216,5 @@ def test_ppo_takes_the_weights_of_its_window():
 class Newest(Uniform):
     """All of the share to the newest age, which is not known before the others are weighed."""
 
-    def __call__(self, evidence):
-        return jnp.where(jnp.arange(len(evidence.rows)) == 0, 1.0, 0.0)
+    def __call__(self, evidence, memory):
+        return ChosenShares(jnp.where(jnp.arange(len(evidence.rows)) == 0, 1.0, 0.0))

@@ -1,7 +1,7 @@
 """The steps that algorithms are assembled from, for an algorithm of one's own.
 
 `examples/vmpo.py` is one. An update reads like this: `begin` stores the newest batch and weighs
-all that is stored, `estimate_advantages` and `refit_critic` look at its window, `shared_window`
+all that is stored, `estimate_advantages` and `refit_critic` look at its window, `choose_shares`
 gives each age its share; what follows is the algorithm's own, until `keep_or_revert` refuses
 steps that failed, and `describe` and `finish` report it.
 """
@@ -10,6 +10,7 @@ from recollect.algorithms.base import (
     UpdateStart,
     begin,
     bind,
+    choose_shares,
     common_failures,
     describe,
     estimate_advantages,
@@ -18,7 +19,6 @@ from recollect.algorithms.base import (
     keep_or_revert,
     refit_critic,
     reweighed_gradient,
-    shared_window,
 )
 from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.estimate.gradient import gradient_by_age, policy_gradient
@@ -37,6 +37,7 @@ __all__ = [
     "all_finite",
     "begin",
     "bind",
+    "choose_shares",
     "common_failures",
     "describe",
     "estimate_advantages",
@@ -48,5 +49,4 @@ __all__ = [
     "policy_gradient",
     "refit_critic",
     "reweighed_gradient",
-    "shared_window",
 ]

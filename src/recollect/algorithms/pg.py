@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
     begin,
+    choose_shares,
     common_failures,
     describe,
     estimate_advantages,
@@ -18,7 +19,6 @@ from recollect.algorithms.base import (
     initial_state,
     keep_or_revert,
     refit_critic,
-    shared_window,
 )
 from recollect.algorithms.naming import named
 from recollect.estimate.gradient import policy_gradient
@@ -58,15 +58,18 @@ class PG(AbstractAscent):
 
     def init(self, policy, batch, key):
         own = AscentState(optimizer=self.transformation().init(flatten(policy)[0]))
-        return initial_state(self, policy, batch, key, self.window, own)
+        return initial_state(self, policy, batch, key, own)
 
     def update(self, state, rollout, key):
         start = begin(self, state, rollout)
         advantages, estimates = estimate_advantages(self, start)
         critic = refit_critic(self, start, estimates, key)
-        window = shared_window(self, start.rows, advantages)
+        chosen = choose_shares(self, start, advantages)
+        window = start.rows.window(chosen.shares)
         gradient = self.scaled(policy_gradient(window, advantages))
-        policy, optimizer = self.ascend(start.state, state.own.optimizer, gradient)
+        policy, optimizer = self.ascend(
+            start.state, state.own.optimizer, gradient, chosen.step_scale
+        )
 
         failures = common_failures(start.usable, gradient, gradient, policy)
         old = (state.policy, state.own)
@@ -75,8 +78,8 @@ class PG(AbstractAscent):
 
         norm = jnp.linalg.norm(gradient)
         measured = GradientInfo(gradient_norm=norm, direction_norm=norm)
-        info = describe(start, window, policy, estimates, refused, measured)
-        return finish(start, refused, policy=policy, critic=critic, own=own), info
+        info = describe(start, chosen, policy, estimates, refused, measured)
+        return finish(start, chosen, refused, policy=policy, critic=critic, own=own), info
 
 
 VPG = named(
