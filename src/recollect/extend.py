@@ -10,13 +10,15 @@ from recollect.algorithms.base import (
     UpdateStart,
     begin,
     bind,
-    choose_shares,
     common_failures,
     describe,
-    estimate_advantages,
     finish,
     initial_state,
     keep_or_revert,
+)
+from recollect.algorithms.reuse import (
+    choose_shares,
+    estimate_advantages,
     refit_critic,
     reweighed_gradient,
 )

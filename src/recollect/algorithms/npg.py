@@ -14,14 +14,11 @@ from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
     UpdateStart,
     begin,
-    choose_shares,
     common_failures,
     describe,
-    estimate_advantages,
     finish,
     initial_state,
     keep_or_revert,
-    refit_critic,
 )
 from recollect.algorithms.naming import named
 from recollect.algorithms.natural import (
@@ -30,6 +27,7 @@ from recollect.algorithms.natural import (
     forget_unusable_fisher,
     with_usable,
 )
+from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
 from recollect.checks import check_number
 from recollect.estimate.gradient import policy_gradient
 from recollect.memory.history import History

@@ -11,16 +11,14 @@ from jaxtyping import Array, Float, Int
 from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
     begin,
-    choose_shares,
     common_failures,
     describe,
-    estimate_advantages,
     finish,
     initial_state,
     keep_or_revert,
-    refit_critic,
 )
 from recollect.algorithms.naming import named
+from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
 from recollect.estimate.gradient import policy_gradient
 from recollect.tree import flatten
 

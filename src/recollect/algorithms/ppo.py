@@ -17,17 +17,15 @@ from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
     UpdateStart,
     begin,
-    choose_shares,
     common_failures,
     describe,
-    estimate_advantages,
     finish,
     initial_state,
     keep_or_revert,
-    refit_critic,
 )
 from recollect.algorithms.naming import named
 from recollect.algorithms.pg import AscentState
+from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
 from recollect.checks import check_count, check_number
 from recollect.estimate.evidence import clipped
 from recollect.estimate.gradient import policy_gradient

@@ -9,14 +9,11 @@ from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.base import (
     begin,
-    choose_shares,
     common_failures,
     describe,
-    estimate_advantages,
     finish,
     initial_state,
     keep_or_revert,
-    refit_critic,
 )
 from recollect.algorithms.naming import named
 from recollect.algorithms.natural import (
@@ -25,6 +22,7 @@ from recollect.algorithms.natural import (
     forget_unusable_fisher,
     with_usable,
 )
+from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
 from recollect.checks import check_count, check_number
 from recollect.estimate.gradient import policy_gradient
 from recollect.memory.history import History
