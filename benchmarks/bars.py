@@ -28,13 +28,12 @@ class Case:
     curves: Mapping[str, np.ndarray]
     """By arm: seed, part of the steps."""
     by_regret: bool
-    floor: float = 0.0
 
     def worth(self, curves: np.ndarray, last: bool = False) -> np.ndarray:
-        """Area (or final return) of every seed, above the floor or as regret."""
+        """Area (or final return) of every seed, or what it stays below the best."""
         part = curves[:, -curves.shape[1] // 4 :] if last else curves
         if not self.by_regret:
-            return part.mean(1) - self.floor
+            return part.mean(1)
         best = max(one.mean(0).max() for one in self.curves.values())
         return best - part.mean(1)
 
@@ -64,17 +63,19 @@ class Case:
         return bootstrap(apart, *samples, resamples=RESAMPLES)
 
 
-def cases_of(data: Mapping[str, Any], costs: Sequence[str], floors: Mapping[str, float]):
-    """The cases of the kept cells, which are called "CASE | ARM"."""
+def cases_of(data: Mapping[str, Any], by_regret: Sequence[str]) -> list[Case]:
+    """The cases of the kept cells, which are called "CASE | ARM".
+
+    Args:
+        data: by name.
+        by_regret: tasks whose areas are compared as regrets.
+    """
     found: dict[str, dict[str, np.ndarray]] = {}
     for name, cell in data.items():
         case, arm = name.split(" | ")
         found.setdefault(case, {})[arm] = np.array(cell["curves"], float)
     task = lambda case: case.partition(":")[0]
-    return [
-        Case(case, curves, task(case) in costs, floors.get(task(case), 0.0))
-        for case, curves in found.items()
-    ]
+    return [Case(case, curves, task(case) in by_regret) for case, curves in found.items()]
 
 
 def shown(one: Estimate | None, as_ratio: bool = True) -> str:

@@ -134,8 +134,8 @@ class JamesStein(AbstractShares):
         >>> first = rule(evidence, rule.init(ages=2))
         >>> first.shares.tolist()  # nothing is known yet of windows of two
         [1.0, 0.0]
-        >>> rule(evidence, first.memory).shares.round(3).tolist()
-        [0.6, 0.4]
+        >>> rule(evidence, first.memory).shares.round(3)
+        Array([0.6, 0.4], dtype=float32)
     """
 
     shrinkage: float = 0.8
