@@ -18,6 +18,7 @@ from recollect.extend import (
     PARAMETERS,
     all_finite,
     begin,
+    choose_shares,
     describe,
     estimate_advantages,
     finish,
@@ -25,7 +26,6 @@ from recollect.extend import (
     initial_state,
     keep_or_revert,
     refit_critic,
-    shared_window,
 )
 
 
@@ -62,14 +62,15 @@ class VMPO(rc.AbstractAlgorithm):
     def init(self, policy, batch, key):
         learned = (flatten(policy)[0], jnp.zeros(()), jnp.zeros(()))
         own = VMPOState(self._optimizer().init(learned), *learned[1:])
-        return initial_state(self, policy, batch, key, self.window, own)
+        return initial_state(self, policy, batch, key, own)
 
     def update(self, state, rollout, key):
         start = begin(self, state, rollout)
         advantages, estimates = estimate_advantages(self, start)
         critic = refit_critic(self, start, estimates, key)
-        window = shared_window(self, start.rows, advantages)
+        chosen_shares = choose_shares(self, start, advantages)
         rows = start.rows
+        window = rows.window(chosen_shares.shares)
         counted = window.coefficients()
         real = counted > 0
         # The better half of what counts.
@@ -105,5 +106,5 @@ class VMPO(rc.AbstractAlgorithm):
         failures = [(BATCH, ~start.usable), (PARAMETERS, ~all_finite(new))]
         (policy, own), refused = keep_or_revert((state.policy, state.own), new, failures)
         measured = VMPOInfo(jnp.exp(own.log_temperature), jnp.exp(own.log_multiplier))
-        info = describe(start, window, policy, estimates, refused, measured)
-        return finish(start, refused, policy=policy, critic=critic, own=own), info
+        info = describe(start, chosen_shares, policy, estimates, refused, measured)
+        return finish(start, chosen_shares, refused, policy=policy, critic=critic, own=own), info

@@ -12,9 +12,7 @@ from recollect.batch import Batch
 from recollect.collect.compiled import Episodes
 from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.envs import AbstractEnv, CartPole
-from recollect.estimate.shares import Uniform, evidence_of
 from recollect.memory.history import History
-from recollect.memory.rows import Rows, Window
 from recollect.memory.weights import PolicyRatio
 from recollect.policies import AbstractPolicy, softmax_policy
 from recollect.tree import flatten, traced_numbers
@@ -62,11 +60,6 @@ def update(algorithm: AbstractAlgorithm, state, batch: Batch, key, fisher_batch=
 def all_figures(info) -> types.SimpleNamespace:
     """What every algorithm reports, together with this one's own."""
     return types.SimpleNamespace(**{**vars(info), **vars(info.own)})
-
-
-def window_of(rows: Rows, ages: int) -> Window:
-    """The newest batches, all rows alike."""
-    return rows.window(Uniform()(evidence_of(rows, ages, advantages=None)))
 
 
 def history_from(policies, batches, rule=PolicyRatio(), capacity: int | None = None) -> History:

@@ -18,12 +18,12 @@ from helpers import (
     random_policy,
     update,
     updated,
-    window_of,
 )
 from plain import PG, RNPG, RPG, RTRPO, TRPO, VNPG, VPG
 
 from recollect.algorithms import PPO, REFUSALS, RPPO
-from recollect.algorithms.base import UpdateStart, begin, bind, reweighed_gradient
+from recollect.algorithms.base import UpdateStart, begin, bind
+from recollect.algorithms.reuse import reweighed_gradient
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import Rollout
 from recollect.envs import LQC, CartPole, garnet
@@ -268,7 +268,7 @@ def test_the_closed_form_fisher_matrix_does_not_weigh_states_by_actions():
     algorithm = RNPG(window=2, fisher=ExpectedFisher())
     start = policy_and_older_batch(algorithm)
     policy = start.state.policy
-    fisher = computed(lambda rows: algorithm.fisher(window_of(rows, 2)).matrix(), start.rows)
+    fisher = computed(lambda rows: algorithm.fisher(rows.uniform_window(2)).matrix(), start.rows)
     assert float(start.rows.weights.max()) > 1.5
     real = np.asarray(start.rows.state_weights) > 0
     observations = np.asarray(start.rows.observations)[real]
@@ -445,7 +445,7 @@ def test_trpo_without_backtracking_is_npg_scaled_to_the_radius():
 
 def _spent(history, policy, new, window):
     """The KL that is held against the radius."""
-    return divergence(window_of(recall(history, policy, PolicyRatio()), window), policy, new)
+    return divergence(recall(history, policy, PolicyRatio()).uniform_window(window), policy, new)
 
 
 def test_the_closed_form_is_taken_where_it_is_known():
@@ -455,7 +455,7 @@ def test_the_closed_form_is_taken_where_it_is_known():
         x = jnp.arange(1.0, 1 + len(parameters(policy)))
 
         def products(history, policy=policy, known=known, x=x):
-            window = window_of(recall(history, policy, PolicyRatio()), 1)
+            window = recall(history, policy, PolicyRatio()).uniform_window(1)
             return [kind(window).mv(x) for kind in (AutoFisher(), known)]
 
         auto, expected = computed(products, history)

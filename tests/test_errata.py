@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import history_from, window_of
+from helpers import history_from
 from plain import NPG
 from scipy.integrate import quad
 from scipy.stats import norm
@@ -129,7 +129,7 @@ def test_7_old_samples_give_half_the_gradient_only_with_their_number_divided_out
         advantages = jax.vmap(lambda s, a: ENV.advantage(new, s, a))(
             recalled.observations, recalled.actions
         )
-        estimate = policy_gradient(window_of(recalled, 1), advantages)
+        estimate = policy_gradient(recalled.uniform_window(1), advantages)
         return 0.5 * estimate[0] / (1 - ENV.discount)
 
     ours = jax.jit(jax.vmap(half))(jax.random.split(KEY, 4000))

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import random_policy, window_of
+from helpers import random_policy
 from plain import PG
 
 from recollect.algorithms import PPO
-from recollect.algorithms.base import begin, reweighed_gradient
+from recollect.algorithms.base import begin
+from recollect.algorithms.reuse import reweighed_gradient
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import Rollout
 from recollect.envs import AbstractEnv, Actions, CartPole, Step, Tabular
@@ -127,7 +128,7 @@ def test_draws_count_walks_that_ended_early():
         state = algorithm.init(policy, batch, key)
         rows = begin(algorithm, state, Rollout.of(batch)).rows
         advantages = table[rows.observations.argmax(-1), rows.actions]
-        gradient = policy_gradient(window_of(rows, 1), advantages)
+        gradient = policy_gradient(rows.uniform_window(1), advantages)
         return algorithm.scaled(gradient), batch.absorbed.mean()
 
     found, absorbed = jax.jit(jax.vmap(one))(jax.random.split(KEY, 500))

@@ -10,14 +10,15 @@ import pytest
 from helpers import batch_of, computed, history_from, parameters, random_policy
 
 from recollect.algorithms import RPG, RPPO
-from recollect.algorithms.base import begin, bind, reweighed_gradient
+from recollect.algorithms.base import begin, bind
 from recollect.algorithms.narrow import narrow_update
+from recollect.algorithms.reuse import reweighed_gradient
 from recollect.collect.compiled import Draws
 from recollect.collect.rollout import Rollout
 from recollect.envs import Tabular, garnet
 from recollect.estimate.advantages import ExactAdvantages
 from recollect.estimate.critic import Critic
-from recollect.estimate.shares import Uniform
+from recollect.estimate.shares import ChosenShares, Uniform
 from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.rows import recall
 from recollect.memory.weights import OccupancyRatio, PolicyRatio
@@ -216,5 +217,5 @@ def test_ppo_takes_the_weights_of_its_window():
 class Newest(Uniform):
     """All of the share to the newest age, which is not known before the others are weighed."""
 
-    def __call__(self, evidence):
-        return jnp.where(jnp.arange(len(evidence.rows)) == 0, 1.0, 0.0)
+    def __call__(self, evidence, memory):
+        return ChosenShares(jnp.where(jnp.arange(len(evidence.rows)) == 0, 1.0, 0.0))

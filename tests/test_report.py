@@ -306,3 +306,17 @@ def test_cells_of_a_heat_map_are_means():
     assert cells.shape == (96, 3)
     assert cells.mean() == pytest.approx(shares.mean(), rel=1e-2)
     np.testing.assert_array_equal(binned(np.array([[1.0, np.nan, 3.0, 5.0]]), 2), [[1, 4]])
+
+
+def test_shares_that_a_rule_has_chosen_are_shown_by_age(tmp_path):
+    chosen = dict(window=2, shares_0=0.75, shares_1=0.25, old_share=0.25)
+    rule = dict(shares={"kind": "JamesStein", "shrinkage": 0.8})
+    run = read_run(write_run(tmp_path / "a", settings=rule, **chosen))
+    assert run.curves["shares"].shape == (3, 20, 2)
+    text = page([run])
+    assert "Shares by age" in text
+    assert "<span>75 %</span>" in text  # what the strongest colour stands for
+    assert "Share of old batches" in text
+    assert "shares_0" not in text
+    fixed = read_run(write_run(tmp_path / "b", settings=dict(shares={"kind": "Uniform"}), **chosen))
+    assert "Shares by age" not in page([fixed])

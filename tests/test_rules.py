@@ -25,14 +25,16 @@ from helpers import (
 
 import recollect as rc
 from recollect.algorithms import ALGORITHMS
-from recollect.algorithms.base import begin, bind, needs_oracle, shared_window
+from recollect.algorithms.base import begin, bind, needs_oracle
 from recollect.algorithms.narrow import narrow_update
 from recollect.algorithms.natural import estimate_fisher
+from recollect.algorithms.reuse import choose_shares
 from recollect.cli import main
 from recollect.cli.fields import rule_flags, with_rules
 from recollect.collect.rollout import Rollout
+from recollect.estimate.evidence import evidence_of
 from recollect.estimate.gradient import gradient_by_age, policy_gradient
-from recollect.estimate.shares import evidence_of
+from recollect.estimate.metric import Euclidean
 from recollect.memory.rows import recall, weight_by_age
 from recollect.tree import traced_numbers
 
@@ -136,8 +138,8 @@ class OneAge(rc.AbstractShares):
 
     age: int = eqx.field(static=True, default=0)
 
-    def __call__(self, evidence):
-        return jnp.where(jnp.arange(len(evidence.rows)) == self.age, 1.0, 0.0)
+    def __call__(self, evidence, memory):
+        return rc.ChosenShares(jnp.where(jnp.arange(len(evidence.rows)) == self.age, 1.0, 0.0))
 
 
 def started(algorithm, capacity=3):
@@ -164,7 +166,7 @@ def test_the_gradient_is_the_sum_of_shares_times_gradients_of_ages(how, monkeypa
         by_age = gradient_by_age(rows, advantages)
         shares = jnp.array([0.2, 0.5, 0.3])
         given = policy_gradient(rows.window(shares), advantages)
-        uniform = rc.Uniform()(evidence_of(rows, 3, advantages))
+        uniform = rc.Uniform()(evidence_of(rows, advantages, Euclidean), None).shares
         alike = policy_gradient(rows.window(uniform), advantages)
         return by_age, shares @ by_age, given, uniform @ by_age, alike, uniform, weight_by_age(rows)
 
@@ -185,7 +187,7 @@ def test_shares_reach_gradient_fisher_matrix_and_states(age):
         rows, policy = start.rows, start.state.policy
         batch = jax.tree.map(lambda x: x[0], start.state.history.batches)
         advantages = jnp.ones_like(rows.weights)
-        window = shared_window(algorithm, rows, advantages)
+        window = rows.window(choose_shares(algorithm, start, advantages).shares)
         fisher = estimate_fisher(algorithm, start, window, Rollout.of(batch), policy, None)
         sums = (window.coefficients(), fisher.fisher.coefficients)
         return rows.packing.ages(), sums, window.state_weights
@@ -218,17 +220,17 @@ def test_another_number_of_ages_compiles_nothing_and_equals_a_shorter_window():
 
 def test_shares_by_age_and_by_effective_sample_size():
     """Of four ages one is still empty, and one holds weights that are not finite."""
-    evidence = rc.Evidence(
-        rows=jnp.array([10.0, 20.0, 20.0, 0.0]),
+    evidence = dataclasses.replace(
+        rc.Evidence.fresh(jnp.array([10.0, 20.0, 20.0, 0.0])),
         effective_sample_size=jnp.array([10.0, 5.0, 0.0, 0.0]),
-        gradients=lambda: jnp.zeros((4, 6)),
     )
+    of = lambda rule, evidence=evidence: rule(evidence, None).shares
     halved = np.array([10, 20 / 2, 0, 0])
-    np.testing.assert_allclose(rc.Geometric(0.5)(evidence), halved / halved.sum(), rtol=1e-6)
-    np.testing.assert_allclose(rc.ByEffectiveSize()(evidence), [2 / 3, 1 / 3, 0, 0], rtol=1e-6)
-    nothing = rc.Evidence(jnp.zeros(2), jnp.zeros(2), gradients=lambda: jnp.zeros((2, 6)))
+    np.testing.assert_allclose(of(rc.Geometric(0.5)), halved / halved.sum(), rtol=1e-6)
+    np.testing.assert_allclose(of(rc.ByEffectiveSize()), [2 / 3, 1 / 3, 0, 0], rtol=1e-6)
+    nothing = rc.Evidence.fresh(jnp.zeros(2))
     for rule in (rc.Uniform(), rc.Geometric(), rc.ByEffectiveSize()):
-        np.testing.assert_array_equal(rule(nothing), [0, 0])
+        np.testing.assert_array_equal(of(rule, nothing), [0, 0])
     with pytest.raises(ValueError, match=r"factor=0.0 is out of range; give a number above 0"):
         rc.Geometric(0.0)
 

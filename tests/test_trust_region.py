@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import computed, history_from, update, window_of
+from helpers import computed, history_from, update
 from jaxtyping import Array, Float
 from plain import RTRPO, TRPO
 
@@ -200,7 +200,7 @@ def test_standard_errors_are_taken_between_trajectories():
         history = history_from([policy] * 2, batches)
         recalled = recall(history, policy, PolicyRatio())
         rows = recalled.packing.rows(values)
-        return [window_of(recalled, window).average(rows) for window in (1, 2)]
+        return [recalled.uniform_window(window).average(rows) for window in (1, 2)]
 
     for window, (mean, error) in zip((1, 2), computed(look, values), strict=True):
         mask, some = masks[:window], values[:window].astype(float)

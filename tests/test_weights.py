@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import ENV, batch_of, history_from, random_policy, window_of
+from helpers import ENV, batch_of, history_from, random_policy
 
 from recollect.collect.compiled import Draws
 from recollect.envs import LQC, garnet
@@ -66,7 +66,7 @@ def test_an_unchanged_policy_has_weights_of_one(rule):
     ess, by_age = recalled.effective_sample_size()
     np.testing.assert_allclose(ess, mask.sum(), rtol=1e-5)
     np.testing.assert_allclose(by_age, history.batches.mask.sum((1, 2)), rtol=1e-5)
-    np.testing.assert_allclose(window_of(recalled, 2).coefficients().sum(), 1, rtol=1e-5)
+    np.testing.assert_allclose(recalled.uniform_window(2).coefficients().sum(), 1, rtol=1e-5)
 
 
 def test_weights_are_ratios_of_probabilities_newest_first():
@@ -156,9 +156,11 @@ def test_discounted_states():
     np.testing.assert_allclose(recalled.state_weights, expected, rtol=1e-5)
     # Every episode ended, and the time after that counts: Σ γ^t over all times, for each of three.
     np.testing.assert_allclose(
-        window_of(recalled, 1).coefficients(), expected / (3 / (1 - 0.9)), rtol=1e-4, atol=1e-7
+        recalled.uniform_window(1).coefficients(), expected / (3 / (1 - 0.9)), rtol=1e-4, atol=1e-7
     )
-    np.testing.assert_allclose(window_of(recalled, 1).coverage(), expected.sum() / 30, rtol=1e-4)
+    np.testing.assert_allclose(
+        recalled.uniform_window(1).coverage(), expected.sum() / 30, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("self_normalise", [False, True])
@@ -171,11 +173,13 @@ def test_a_shorter_window_is_averaged_over_itself_alone(self_normalise):
     recalled = recall(remembered(policies, batches, rule), new, rule)
     for window in (1, 2):
         short = recall(remembered(policies[-window:], batches[-window:], rule), new, rule)
-        found = window_of(recalled, window).coefficients()
-        np.testing.assert_allclose(found, window_of(short, window).coefficients(), rtol=1e-5)
+        found = recalled.uniform_window(window).coefficients()
+        np.testing.assert_allclose(found, short.uniform_window(window).coefficients(), rtol=1e-5)
     # The newest batch has weights of one, so that each transition has its share of one.
     mask = batches[-1].mask.ravel()
-    np.testing.assert_allclose(window_of(recalled, 1).coefficients(), mask / mask.sum(), rtol=1e-4)
+    np.testing.assert_allclose(
+        recalled.uniform_window(1).coefficients(), mask / mask.sum(), rtol=1e-4
+    )
 
 
 def test_packed_rows_of_older_batches_stay_outside_the_window(monkeypatch):
@@ -190,4 +194,6 @@ def test_packed_rows_of_older_batches_stay_outside_the_window(monkeypatch):
     for window in (1, 2):
         count = counts[:window].sum()
         expected = np.where(np.arange(window * batches[0].mask.size) < count, 1 / count, 0)
-        np.testing.assert_allclose(window_of(recalled, window).coefficients(), expected, rtol=1e-4)
+        np.testing.assert_allclose(
+            recalled.uniform_window(window).coefficients(), expected, rtol=1e-4
+        )

@@ -1,7 +1,7 @@
 """The steps that algorithms are assembled from, for an algorithm of one's own.
 
 `examples/vmpo.py` is one. An update reads like this: `begin` stores the newest batch and weighs
-all that is stored, `estimate_advantages` and `refit_critic` look at its window, `shared_window`
+all that is stored, `estimate_advantages` and `refit_critic` look at its window, `choose_shares`
 gives each age its share; what follows is the algorithm's own, until `keep_or_revert` refuses
 steps that failed, and `describe` and `finish` report it.
 """
@@ -12,13 +12,15 @@ from recollect.algorithms.base import (
     bind,
     common_failures,
     describe,
-    estimate_advantages,
     finish,
     initial_state,
     keep_or_revert,
+)
+from recollect.algorithms.reuse import (
+    choose_shares,
+    estimate_advantages,
     refit_critic,
     reweighed_gradient,
-    shared_window,
 )
 from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.estimate.gradient import gradient_by_age, policy_gradient
@@ -37,6 +39,7 @@ __all__ = [
     "all_finite",
     "begin",
     "bind",
+    "choose_shares",
     "common_failures",
     "describe",
     "estimate_advantages",
@@ -48,5 +51,4 @@ __all__ = [
     "policy_gradient",
     "refit_critic",
     "reweighed_gradient",
-    "shared_window",
 ]

@@ -42,7 +42,9 @@ from recollect.estimate.advantages import (
     Returns,
     VTrace,
 )
+from recollect.estimate.controllers import CrossValidated, JamesStein, WhileClose
 from recollect.estimate.critic import Critic
+from recollect.estimate.evidence import Evidence, Gradients
 from recollect.estimate.fisher import (
     AbstractFisherKind,
     AutoFisher,
@@ -54,7 +56,7 @@ from recollect.estimate.gradient import policy_gradient
 from recollect.estimate.shares import (
     AbstractShares,
     ByEffectiveSize,
-    Evidence,
+    ChosenShares,
     Geometric,
     Uniform,
 )
@@ -129,8 +131,10 @@ __all__ = [
     "CartPole",
     "Checkpoint",
     "Cholesky",
+    "ChosenShares",
     "ConjugateGradients",
     "Critic",
+    "CrossValidated",
     "Draws",
     "EnvironmentFailure",
     "Episodes",
@@ -143,8 +147,10 @@ __all__ = [
     "Fisher",
     "Gaussian",
     "Geometric",
+    "Gradients",
     "Info",
     "InvertedPendulum",
+    "JamesStein",
     "Local",
     "Logger",
     "Mixture",
@@ -177,6 +183,7 @@ __all__ = [
     "Uniform",
     "VTrace",
     "View",
+    "WhileClose",
     "Window",
     "chain",
     "evaluate",

@@ -53,12 +53,16 @@ class AbstractAscent(AbstractAlgorithm):
         return gradient / (1 - self.discount) if self.objective_scale else gradient
 
     def ascend(
-        self, state: State, optimizer: optax.OptState, direction: Float[Array, " d"]
+        self,
+        state: State,
+        optimizer: optax.OptState,
+        direction: Float[Array, " d"],
+        scale: Float[Array, ""] | float,
     ) -> tuple[AbstractPolicy, optax.OptState]:
-        """Proj(θ + α_n x), and the optimizer after it."""
+        """Proj(θ + s α_n x), and the optimizer after it; s is the scale."""
         θ, unflatten = flatten(state.policy)
         updates, optimizer = self.transformation().update(-direction, optimizer, θ)
-        step = self.rate(state.iteration).astype(θ.dtype) * jnp.asarray(updates)
+        step = scale * self.rate(state.iteration).astype(θ.dtype) * jnp.asarray(updates)
         return self.project(unflatten(θ + step)), optimizer
 
 

@@ -16,11 +16,10 @@ from recollect.collect.rollout import Rollout
 from recollect.envs.base import AbstractOracle
 from recollect.estimate.advantages import AbstractAdvantages, Estimates, VTrace
 from recollect.estimate.critic import Critic, Values
-from recollect.estimate.gradient import policy_gradient
-from recollect.estimate.shares import AbstractShares, Uniform, evidence_of
-from recollect.keys import stream
+from recollect.estimate.metric import AbstractMetric, Euclidean
+from recollect.estimate.shares import AbstractShares, ChosenShares, Uniform
 from recollect.memory.history import History
-from recollect.memory.rows import Rows, Window, recall
+from recollect.memory.rows import Rows, recall
 from recollect.memory.weights import AbstractWeightRule, PolicyRatio
 from recollect.policies import AbstractPolicy
 from recollect.refusals import BATCH, DIRECTION, GRADIENT, PARAMETERS
@@ -39,7 +38,7 @@ class State(eqx.Module):
         >>> import dataclasses
         >>> import recollect as rc
         >>> [field.name for field in dataclasses.fields(rc.State)]
-        ['policy', 'critic', 'history', 'iteration', 'own']
+        ['policy', 'critic', 'history', 'iteration', 'own', 'share_memory']
     """
 
     policy: AbstractPolicy
@@ -49,6 +48,8 @@ class State(eqx.Module):
     """Updates so far."""
     own: Any = None
     """The algorithm's own part."""
+    share_memory: Any = None
+    """What the rule of shares remembers."""
 
 
 class Info(eqx.Module):
@@ -78,6 +79,8 @@ class Info(eqx.Module):
     """1 − Var(target − V) / Var(target) on the newest batch, before the critic saw it."""
     own: Any = None
     """What the algorithm measures beside that; a module, each of whose fields is a curve."""
+    share_report: Any = None
+    """The same of the rule of shares."""
 
 
 class AbstractAlgorithm(Settings, eqx.Module):
@@ -105,6 +108,9 @@ class AbstractAlgorithm(Settings, eqx.Module):
     """How advantages are estimated."""
     critic: Critic = Critic()
     """The value network, where advantages need one."""
+    critic_window: int | None = eqx.field(static=True, default=None)
+    """Iterations that the critic is fitted to, where it is fitted to a window; as many as are
+    reused in the gradient if not given. Fitting values wants more old data than a gradient does."""
     weights: AbstractWeightRule = PolicyRatio()
     """How old transitions are weighed."""
     shares: AbstractShares = Uniform()
@@ -115,8 +121,36 @@ class AbstractAlgorithm(Settings, eqx.Module):
     def __check_init__(self):
         remedy = "give the number of iterations to reuse; 1 is the vanilla algorithm"
         check_count("window", self.window, remedy)
+        if self.critic_window is not None:
+            remedy = "give the number of iterations to fit to, or leave it out to take window"
+            check_count("critic_window", self.critic_window, remedy)
+            if self.critic.fit == "batch":
+                raise ValueError(
+                    f"critic_window={self.critic_window} has no effect on a critic with "
+                    "fit='batch'; use fit='window', or leave critic_window out."
+                )
         remedy = "give a discount in [0, 1)"
         check_number("discount", self.discount, low=0, high=1, open_high=True, remedy=remedy)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """How many iterations are reused in each thing that the policy's step is made of."""
+        return (self.window,)
+
+    @property
+    def capacity(self) -> int:
+        """Batches that the history has to hold."""
+        return max(*self.windows, self.critic_window or 1)
+
+    def metric(self, rows: Rows) -> AbstractMetric:
+        """In which a rule of shares compares gradients: where the step follows the gradient itself,
+        Euclid's.
+
+        Args:
+            rows: all that is stored.
+        """
+        del rows
+        return Euclidean()
 
     @abc.abstractmethod
     def init(self, policy: AbstractPolicy, batch: Batch, key: PRNGKeyArray) -> State:
@@ -160,7 +194,6 @@ def initial_state(
     policy: AbstractPolicy,
     batch: Batch,
     key: PRNGKeyArray,
-    capacity: int,
     own: Any = None,
 ) -> State:
     """A state with an empty history.
@@ -170,7 +203,6 @@ def initial_state(
         policy: where to start.
         batch: shows the shapes of those to come.
         key: of the critic's first parameters.
-        capacity: how many batches the history holds.
         own: the algorithm's own part.
     """
     critic = None
@@ -179,9 +211,10 @@ def initial_state(
     return State(
         policy=policy,
         critic=critic,
-        history=History.empty(batch, capacity, algorithm.weights, policy),
+        history=History.empty(batch, algorithm.capacity, algorithm.weights, policy),
         iteration=jnp.zeros((), jnp.int32),
         own=own,
+        share_memory=algorithm.shares.init(algorithm.window),
     )
 
 
@@ -261,61 +294,6 @@ def weigh(algorithm: AbstractAlgorithm, history: History, policy: AbstractPolicy
     return recall(history, policy, algorithm.weights, discount)
 
 
-def estimate_advantages(
-    algorithm: AbstractAlgorithm, start: UpdateStart
-) -> tuple[Float[Array, " newest"], Estimates]:
-    """Advantages of the newest `window` batches.
-
-    Returns:
-        The advantages as rows, and the estimates with values and targets as they were made.
-    """
-    packing = start.rows.packing
-    window = min(algorithm.window, len(packing.counts))
-    batches = jax.tree.map(lambda x: x[:window], start.state.history.batches)
-    log_ratio = packing.unpack(start.rows.log_ratio)[:window]
-    estimates = algorithm.advantages(
-        batches, start.state.policy, algorithm.discount, log_ratio, start.state.critic
-    )
-    bound, _ = packing.prefix(window)
-    older = len(packing.counts) - window
-    advantages = jnp.pad(estimates.advantages, ((0, older), (0, 0), (0, 0)))
-    return packing.rows(advantages)[:bound], estimates
-
-
-def refit_critic(
-    algorithm: AbstractAlgorithm, start: UpdateStart, estimates: Estimates, key: PRNGKeyArray
-) -> Values | None:
-    """The critic fitted to the targets of the window; None if there is none.
-
-    Args:
-        algorithm: the settings.
-        start: holds the critic as it is.
-        estimates: which therefore have to be made first.
-        key: of the order of minibatches.
-    """
-    critic = start.state.critic
-    if critic is None:
-        return None
-    batches = jax.tree.map(lambda x: x[: algorithm.window], start.state.history.batches)
-    key_critic = stream(key, "critic")
-    return algorithm.critic.refit(
-        critic, batches.observations, estimates.targets, batches.mask, key_critic
-    )
-
-
-def shared_window(
-    algorithm: AbstractAlgorithm, rows: Rows, advantages: Float[Array, " newest"]
-) -> Window:
-    """The newest `window` batches, each age with its share."""
-    return rows.window(algorithm.shares(evidence_of(rows, algorithm.window, advantages)))
-
-
-def reweighed_gradient(algorithm: AbstractAlgorithm, start: UpdateStart) -> Float[Array, " d"]:
-    """The gradient that an update would take from there, Equation (3)."""
-    advantages, _ = estimate_advantages(algorithm, start)
-    return policy_gradient(shared_window(algorithm, start.rows, advantages), advantages)
-
-
 def keep_or_revert(old, new, failures: Sequence[tuple[int, Bool[Array, ""]]]):
     """`new`, or `old` bit for bit if there is a failure.
 
@@ -346,7 +324,7 @@ def common_failures(usable, gradient, direction, policy) -> list[tuple[int, Bool
 
 def describe(
     start: UpdateStart,
-    window: Window,
+    chosen: ChosenShares,
     new: AbstractPolicy,
     estimates: Estimates,
     refused: Int[Array, ""],
@@ -356,7 +334,7 @@ def describe(
 
     Args:
         start: where it started; the newest batch of its history is the one it was made with.
-        window: of the gradient, with the shares of its ages.
+        chosen: the shares of the ages of its window.
         new: the policy after it.
         estimates: of the advantages.
         refused: why it was refused, or 0.
@@ -371,19 +349,23 @@ def describe(
         refused=refused,
         ess=ess,
         ess_by_age=ess_by_age,
-        shares=window.shares,
+        shares=chosen.shares,
         max_weight=start.rows.weights.max(),
         kl=_mean_kl(start.reference, new, newest),
         explained_variance=explained,
         own=own,
+        share_report=chosen.report,
     )
 
 
-def finish(start: UpdateStart, refused: Int[Array, ""], **changed: Any) -> State:
+def finish(
+    start: UpdateStart, chosen: ChosenShares, refused: Int[Array, ""], **changed: Any
+) -> State:
     """The state after an update, whose history is without what cannot be used.
 
     Args:
         start: where it started.
+        chosen: the shares of the ages of its window.
         refused: why it was refused, or 0.
         changed: fields of the state that the update has changed.
     """
@@ -392,6 +374,7 @@ def finish(start: UpdateStart, refused: Int[Array, ""], **changed: Any) -> State
         **changed,
         history=_forget_unusable(start.stored, start.rows, refused),
         iteration=start.state.iteration + 1,
+        share_memory=chosen.memory,
     )
 
 

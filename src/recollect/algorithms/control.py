@@ -33,6 +33,11 @@ class NewestRepeated(AbstractAlgorithm):
     @classmethod
     def of(cls, algorithm: PPO) -> "NewestRepeated":
         """The control of RPPO with its settings."""
+        if algorithm.critic_window is not None:
+            # The copies are as many as the window has; more epochs make up for the rest.
+            epochs = algorithm.critic.epochs * algorithm.critic_window / algorithm.window
+            critic = dataclasses.replace(algorithm.critic, epochs=max(1, round(epochs)))
+            algorithm = dataclasses.replace(algorithm, critic_window=None, critic=critic)
         names = [field.name for field in dataclasses.fields(AbstractAlgorithm)]
         return cls(algorithm=algorithm, **{name: getattr(algorithm, name) for name in names})
 
@@ -48,8 +53,8 @@ class NewestRepeated(AbstractAlgorithm):
 
 
 def without_reuse(algorithm: AbstractAlgorithm) -> AbstractAlgorithm:
-    """The same settings with a window of 1, in the Fisher matrix as well."""
-    windows: dict[str, Any] = dict(window=1)
+    """The same settings with a window of 1, in Fisher matrix and critic as well."""
+    windows: dict[str, Any] = dict(window=1, critic_window=None)
     if isinstance(algorithm, AbstractNatural):
         windows |= dict(fisher_window=1)
     return dataclasses.replace(algorithm, **windows)
@@ -87,9 +92,10 @@ def equal_steps_control(
     if not algorithm.advantages.needs_critic or algorithm.critic.fit == "batch":
         return control
     critic = algorithm.critic
-    epochs = algorithm.window * critic.epochs
+    window = algorithm.critic_window or algorithm.window
+    epochs = window * critic.epochs
     if transitions is not None:
-        of_window = _minibatches(algorithm.window * transitions, critic.minibatch)
+        of_window = _minibatches(window * transitions, critic.minibatch)
         of_batch = _minibatches(transitions, critic.minibatch)
         epochs = round(critic.epochs * of_window / of_batch)
     return dataclasses.replace(control, critic=dataclasses.replace(critic, epochs=epochs))

@@ -4,8 +4,8 @@ How many batches are stored is a shape; how many of them count may change from o
 the next without a new compilation. Where that number is known before anything is weighed, the
 update is compiled for histories of 1, 2, 4, … batches, and the shortest that holds the ages in use
 runs: at most twice the rows of a window of just that length, for log₂ K programs instead of one.
-(A weight rule whose memory of old batches changes with every new one needs them all, and so the
-longest program.)
+(A weight rule whose memory of old batches changes with every new one needs them all, and so does a
+rule of shares that remembers what it saw of them: they take the longest program.)
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ def narrow_update(
     """`algorithm.update`, computed on no more than twice the batches that are in use."""
     used = algorithm.shares.ages_in_use()
     capacity = len(state.history.batches.mask)
-    if used is None or capacity == 1 or algorithm.weights.remembers_across_batches:
+    if used is None or capacity == 1 or _needs_all(algorithm, state):
         return algorithm.update(state, rollout, key)
     if side_by_side():  # where all programs would run, as each seed may need another one
         return algorithm.update(state, rollout, key)
@@ -45,9 +45,16 @@ def narrow_update(
         return go
 
     sizes = [2**i for i in range((capacity - 1).bit_length())] + [capacity]
-    number = jnp.searchsorted(jnp.array(sizes), jnp.minimum(used, capacity))
+    # A critic with a window of its own looks at batches that the step does without.
+    held = jnp.maximum(used, algorithm.critic_window or 1)
+    number = jnp.searchsorted(jnp.array(sizes), jnp.minimum(held, capacity))
     after, info = lax.switch(number, [branch(size) for size in sizes])
     return eqx.combine(after, rest), info
+
+
+def _needs_all(algorithm: AbstractAlgorithm, state: State) -> bool:
+    """Whether a rule remembers something that all batches have a part in."""
+    return algorithm.weights.remembers_across_batches or bool(jax.tree.leaves(state.share_memory))
 
 
 def _is_history(node: Any) -> bool:

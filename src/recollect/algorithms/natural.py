@@ -12,7 +12,7 @@ from recollect.batch import Batch
 from recollect.checks import check_count, check_number
 from recollect.collect.rollout import Rollout
 from recollect.estimate.fisher import AbstractFisherKind, AutoFisher, Fisher
-from recollect.estimate.shares import Uniform, evidence_of
+from recollect.estimate.metric import InverseFisher
 from recollect.memory.history import History
 from recollect.memory.rows import Rows, Window
 from recollect.policies import AbstractPolicy
@@ -49,7 +49,12 @@ class AbstractNatural(AbstractAlgorithm):
     @property
     def capacity(self) -> int:
         """Batches that the history has to hold."""
-        return self.window if self.independent_fisher else max(self.windows)
+        most = self.window if self.independent_fisher else max(self.windows)
+        return max(most, self.critic_window or 1)
+
+    def metric(self, rows: Rows) -> InverseFisher:
+        """That of a natural step, the inverse Fisher matrix."""
+        return InverseFisher.of(rows, self.damping)
 
     def empty_fisher_history(self, batch: Batch, policy: AbstractPolicy) -> History | None:
         """Room for independent batches, if they are asked for."""
@@ -89,7 +94,7 @@ def estimate_fisher(
     """
     if not algorithm.independent_fisher:
         if algorithm.fisher_window is not None:
-            window = _uniform(start.rows, algorithm.fisher_window)
+            window = start.rows.uniform_window(algorithm.fisher_window)
         return FisherEstimate(
             fisher=algorithm.fisher(window),
             window=window,
@@ -102,7 +107,7 @@ def estimate_fisher(
         )
     history, usable = history.push(rollout.fisher_batch, acted, algorithm.weights)
     rows = weigh(algorithm, in_use(algorithm, history), start.state.policy)
-    window = _uniform(rows, algorithm.windows[1])
+    window = rows.uniform_window(algorithm.windows[1])
     return FisherEstimate(
         fisher=algorithm.fisher(window), window=window, history=history, usable=usable
     )
@@ -122,8 +127,3 @@ def forget_unusable_fisher(history: History | None, refused: Int[Array, ""]) -> 
 def with_usable(start: UpdateStart, usable: Bool[Array, ""]) -> UpdateStart:
     """The start of an update that is refused if either batch could not be stored."""
     return dataclasses.replace(start, usable=start.usable & usable)
-
-
-def _uniform(rows: Rows, ages: int) -> Window:
-    """The newest batches, all rows alike."""
-    return rows.window(Uniform()(evidence_of(rows, ages, advantages=None)))

@@ -16,12 +16,9 @@ from recollect.algorithms.base import (
     begin,
     common_failures,
     describe,
-    estimate_advantages,
     finish,
     initial_state,
     keep_or_revert,
-    refit_critic,
-    shared_window,
 )
 from recollect.algorithms.naming import named
 from recollect.algorithms.natural import (
@@ -30,6 +27,7 @@ from recollect.algorithms.natural import (
     forget_unusable_fisher,
     with_usable,
 )
+from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
 from recollect.checks import check_number
 from recollect.estimate.gradient import policy_gradient
 from recollect.memory.history import History
@@ -104,20 +102,23 @@ class NPG(AbstractAscent, AbstractNatural):
             direction=jnp.zeros_like(θ),
             fisher_history=self.empty_fisher_history(batch, policy),
         )
-        return initial_state(self, policy, batch, key, self.capacity, own)
+        return initial_state(self, policy, batch, key, own)
 
     def update(self, state, rollout, key):
         start = begin(self, state, rollout, self.target_kl)
         advantages, estimates = estimate_advantages(self, start)
         critic = refit_critic(self, start, estimates, key)
-        window = shared_window(self, start.rows, advantages)
+        chosen = choose_shares(self, start, advantages)
+        window = start.rows.window(chosen.shares)
         gradient = self.scaled(policy_gradient(window, advantages))
         estimate = estimate_fisher(
             self, start, window, rollout, state.policy, state.own.fisher_history
         )
         start = with_usable(start, estimate.usable)
         solution = self.solver(estimate.fisher, gradient, self.damping, state.own.direction)
-        policy, optimizer = self.ascend(start.state, state.own.optimizer, solution.direction)
+        policy, optimizer = self.ascend(
+            start.state, state.own.optimizer, solution.direction, chosen.step_scale
+        )
         policy, bounded = self._within_bound(start, window, policy)
 
         failures = [
@@ -137,13 +138,13 @@ class NPG(AbstractAscent, AbstractNatural):
             damping=jnp.asarray(self.damping),
             step_length=None if bounded is None else bounded.length,
         )
-        info = describe(start, window, policy, estimates, refused, measured)
+        info = describe(start, chosen, policy, estimates, refused, measured)
         own = NaturalState(
             optimizer=optimizer,
             direction=direction,
             fisher_history=forget_unusable_fisher(estimate.history, refused),
         )
-        return finish(start, refused, policy=policy, critic=critic, own=own), info
+        return finish(start, chosen, refused, policy=policy, critic=critic, own=own), info
 
     def _within_bound(
         self, start: UpdateStart, window: Window, policy: AbstractPolicy

@@ -13,14 +13,12 @@ from recollect.algorithms.base import (
     begin,
     common_failures,
     describe,
-    estimate_advantages,
     finish,
     initial_state,
     keep_or_revert,
-    refit_critic,
-    shared_window,
 )
 from recollect.algorithms.naming import named
+from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
 from recollect.estimate.gradient import policy_gradient
 from recollect.tree import flatten
 
@@ -58,15 +56,18 @@ class PG(AbstractAscent):
 
     def init(self, policy, batch, key):
         own = AscentState(optimizer=self.transformation().init(flatten(policy)[0]))
-        return initial_state(self, policy, batch, key, self.window, own)
+        return initial_state(self, policy, batch, key, own)
 
     def update(self, state, rollout, key):
         start = begin(self, state, rollout)
         advantages, estimates = estimate_advantages(self, start)
         critic = refit_critic(self, start, estimates, key)
-        window = shared_window(self, start.rows, advantages)
+        chosen = choose_shares(self, start, advantages)
+        window = start.rows.window(chosen.shares)
         gradient = self.scaled(policy_gradient(window, advantages))
-        policy, optimizer = self.ascend(start.state, state.own.optimizer, gradient)
+        policy, optimizer = self.ascend(
+            start.state, state.own.optimizer, gradient, chosen.step_scale
+        )
 
         failures = common_failures(start.usable, gradient, gradient, policy)
         old = (state.policy, state.own)
@@ -75,8 +76,8 @@ class PG(AbstractAscent):
 
         norm = jnp.linalg.norm(gradient)
         measured = GradientInfo(gradient_norm=norm, direction_norm=norm)
-        info = describe(start, window, policy, estimates, refused, measured)
-        return finish(start, refused, policy=policy, critic=critic, own=own), info
+        info = describe(start, chosen, policy, estimates, refused, measured)
+        return finish(start, chosen, refused, policy=policy, critic=critic, own=own), info
 
 
 VPG = named(

@@ -19,28 +19,30 @@ from recollect.algorithms.base import (
     begin,
     common_failures,
     describe,
-    estimate_advantages,
     finish,
     initial_state,
     keep_or_revert,
-    refit_critic,
-    shared_window,
 )
 from recollect.algorithms.naming import named
 from recollect.algorithms.pg import AscentState
+from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
 from recollect.checks import check_count, check_number
+from recollect.estimate.evidence import clipped
 from recollect.estimate.gradient import policy_gradient
+from recollect.estimate.metric import InverseFisher
 from recollect.keys import stream
 from recollect.memory.rows import Window
 from recollect.memory.weights import positive
 from recollect.minibatches import Indices, sweep
 from recollect.policies import AbstractPolicy
 from recollect.refusals import MINIBATCH
-from recollect.step.surrogate import clipped, clipped_surrogate
+from recollect.step.surrogate import clipped_surrogate
 from recollect.tree import all_finite, flatten
 
 ClipCentre = Literal["one", "current"]
 norm = jnp.linalg.norm
+METRIC_DAMPING = 0.1
+"""Of the Fisher matrix by which a rule of shares compares gradients: the default of NPG."""
 
 
 class ClipInfo(eqx.Module):
@@ -110,18 +112,23 @@ class PPO(AbstractAscent):
             "max_gradient_norm", longest, low=0, open_low=True, infinite=True, remedy=remedy
         )
 
+    def metric(self, rows):
+        """That of a natural step: the clip bounds how far probabilities move, not parameters."""
+        return InverseFisher.of(rows, METRIC_DAMPING)
+
     def init(self, policy, batch, key):
         own = AscentState(optimizer=self.transformation().init(flatten(policy)[0]))
-        return initial_state(self, policy, batch, key, self.window, own)
+        return initial_state(self, policy, batch, key, own)
 
     def update(self, state, rollout, key):
         start = begin(self, state, rollout)
         advantages, estimates = estimate_advantages(self, start)
         critic = refit_critic(self, start, estimates, key)
-        window = shared_window(self, start.rows, advantages)
+        chosen = choose_shares(self, start, advantages)
+        window = start.rows.window(chosen.shares)
         gradient = self.scaled(policy_gradient(window, advantages))
         θ, unflatten = flatten(start.state.policy)
-        rate = self.rate(state.iteration).astype(θ.dtype)
+        rate = chosen.step_scale * self.rate(state.iteration).astype(θ.dtype)
         transformation = self.transformation()
         # Taken out of the loop over minibatches, which would compute them at every step.
         state_weights = window.state_weights
@@ -166,8 +173,8 @@ class PPO(AbstractAscent):
             gradient_steps=steps,
             clip_fraction_by_age=self._clip_fraction_by_age(policy, window, advantages),
         )
-        info = describe(start, window, policy, estimates, refused, measured)
-        return finish(start, refused, policy=policy, critic=critic, own=own), info
+        info = describe(start, chosen, policy, estimates, refused, measured)
+        return finish(start, chosen, refused, policy=policy, critic=critic, own=own), info
 
     def _ratios(self, policy: AbstractPolicy, window: Window, indices: Indices):
         """π / μ, with any truncation of the weights that the update began with; and the clip's

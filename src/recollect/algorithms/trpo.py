@@ -11,12 +11,9 @@ from recollect.algorithms.base import (
     begin,
     common_failures,
     describe,
-    estimate_advantages,
     finish,
     initial_state,
     keep_or_revert,
-    refit_critic,
-    shared_window,
 )
 from recollect.algorithms.naming import named
 from recollect.algorithms.natural import (
@@ -25,6 +22,7 @@ from recollect.algorithms.natural import (
     forget_unusable_fisher,
     with_usable,
 )
+from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
 from recollect.checks import check_count, check_number
 from recollect.estimate.gradient import policy_gradient
 from recollect.memory.history import History
@@ -124,14 +122,16 @@ class TRPO(AbstractNatural):
             damping_scale=jnp.ones(()),
             fisher_history=self.empty_fisher_history(batch, policy),
         )
-        return initial_state(self, policy, batch, key, self.capacity, own)
+        return initial_state(self, policy, batch, key, own)
 
     def update(self, state, rollout, key):
         radius = self.target_kl * (state.iteration + 1.0) ** -self.radius_decay
         start = begin(self, state, rollout, radius)
         advantages, estimates = estimate_advantages(self, start)
         critic = refit_critic(self, start, estimates, key)
-        window = shared_window(self, start.rows, advantages)
+        chosen = choose_shares(self, start, advantages)
+        window = start.rows.window(chosen.shares)
+        radius = radius * chosen.step_scale**2
         gradient = policy_gradient(window, advantages)
         estimate = estimate_fisher(
             self, start, window, rollout, state.policy, state.own.fisher_history
@@ -174,13 +174,13 @@ class TRPO(AbstractNatural):
             backtracks=search.backtracks,
             step_length=search.length,
         )
-        info = describe(start, window, policy, estimates, refused, measured)
+        info = describe(start, chosen, policy, estimates, refused, measured)
         own = TrustRegionState(
             direction=direction,
             damping_scale=(state.own.damping_scale * factor).clip(1.0, DAMPING_MOST),
             fisher_history=forget_unusable_fisher(estimate.history, refused),
         )
-        return finish(start, refused, policy=policy, critic=critic, own=own), info
+        return finish(start, chosen, refused, policy=policy, critic=critic, own=own), info
 
 
 RTRPO = named(

@@ -31,6 +31,7 @@ from recollect.estimate.advantages import (
     Returns,
     VTrace,
 )
+from recollect.estimate.controllers import CrossValidated, JamesStein, WhileClose
 from recollect.estimate.fisher import AbstractFisherKind, AutoFisher, ExpectedFisher, ScoreFisher
 from recollect.estimate.shares import AbstractShares, ByEffectiveSize, Geometric, Uniform
 from recollect.memory.mixture import Mixture, OccupancyMixture
@@ -89,9 +90,17 @@ KINDS = {
     ),
     "shares": Kind(
         AbstractShares,
-        {"uniform": Uniform, "geometric": Geometric, "effective": ByEffectiveSize},
+        {
+            "uniform": Uniform,
+            "geometric": Geometric,
+            "effective": ByEffectiveSize,
+            "close": WhileClose,
+            "james-stein": JamesStein,
+            "cross-validated": CrossValidated,
+        },
         "How much each age of the window contributes: uniform, uniform:4 for the newest 4, "
-        "geometric:FACTOR, effective (by effective sample size).",
+        "geometric:FACTOR, effective (by effective sample size); close, james-stein or "
+        "cross-validated to decide at every update whether old batches count.",
     ),
     "fisher": Kind(
         AbstractFisherKind,

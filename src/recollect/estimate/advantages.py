@@ -31,6 +31,7 @@ from recollect.checks import check_number
 from recollect.devices import at_full_precision
 from recollect.envs.base import AbstractOracle
 from recollect.estimate.critic import Values
+from recollect.memory.weights import positive
 from recollect.policies import AbstractPolicy
 from recollect.settings import Settings
 from recollect.tree import where_mask
@@ -299,6 +300,39 @@ def estimates(
         targets=where_mask(mask, targets),
         values=None if values is None else where_mask(mask, values),
     )
+
+
+def in_units_of(
+    newest: Float[Array, "1 episode time"],
+    advantages: Float[Array, "window episode time"],
+    mask: Bool[Array, "window episode time"],
+) -> Float[Array, "window episode time"]:
+    """Advantages of a window, shifted and scaled so that the newest are those of it alone.
+
+    What the window is subtracted and divided by, a mean and a standard deviation, is found from the
+    newest by least squares.
+
+    Args:
+        newest: advantages of the newest batch as a window of its own.
+        advantages: of the window; zero in padding.
+        mask: of the window.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from recollect.estimate.advantages import in_units_of
+        >>> window = jnp.array([[[0.0, 1.0]], [[0.0, 3.0]]])
+        >>> newest = jnp.array([[[-1.0, 1.0]]])
+        >>> in_units_of(newest, window, jnp.ones_like(window, bool)).tolist()
+        [[[-1.0, 1.0]], [[-1.0, 5.0]]]
+    """
+    inside = mask[:1]
+    mean, mean_newest = _mean(advantages[:1], inside), _mean(newest, inside)
+    centred = where_mask(inside, advantages[:1] - mean)
+    square = jnp.sum(centred**2)
+    # Where all are the same, nothing tells of a scale.
+    scale = jnp.where(square > 0, jnp.sum(centred * newest) / positive(square), 1)
+    moved = where_mask(mask, mean_newest + scale * (advantages - mean))
+    return moved.at[0].set(newest[0])
 
 
 def all_is_well(batches: Batch) -> Bool[Array, ""]:

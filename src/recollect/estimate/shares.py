@@ -1,44 +1,42 @@
 """Shares: how much each age of the window contributes to gradient, surrogate and Fisher matrix.
 
 The paper's window counts all rows of the newest K batches alike, whatever has become of them. A
-rule of shares may look at what the data says of each age (`Evidence`) before it decides.
+rule of shares may look at what the data says of each age (`evidence.py`) before it decides, and
+remember what it has seen. `controllers.py` has rules that decide whether to reuse at all.
 """
 
 import abc
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from recollect.checks import check_number
-from recollect.estimate.gradient import gradient_by_age
-from recollect.memory.rows import Rows, weight_by_age
+from recollect.estimate.evidence import Evidence
 from recollect.memory.weights import positive
 from recollect.settings import Settings
 
 
-class Evidence(eqx.Module):
-    """What is known of the newest K ages, newest first.
+class ChosenShares(eqx.Module):
+    """What a rule of shares has decided.
 
     Example:
         >>> import jax.numpy as jnp
         >>> import recollect as rc
-        >>> evidence = rc.Evidence(
-        ...     rows=jnp.array([4.0, 4.0]),
-        ...     effective_sample_size=jnp.array([4.0, 3.0]),
-        ...     gradients=lambda: jnp.zeros((2, 6)),
-        ... )
-        >>> (evidence.effective_sample_size / evidence.rows).tolist()
-        [1.0, 0.75]
+        >>> rc.ChosenShares(jnp.array([0.5, 0.25, 0.25])).step_scale
+        1.0
     """
 
-    rows: Float[Array, " age"]
-    """S_j, the weight of the transitions of each age: their number, if states are not
-    discounted."""
-    effective_sample_size: Float[Array, " age"]
-    gradients: Callable[[], Float[Array, "age d"]]
-    """The gradient from each age alone; all of them cost as much as one over all rows."""
+    shares: Float[Array, " age"]
+    """α_j ≥ 0 of every age, which sum to one (or are all zero, where there is no row)."""
+    memory: Any = None
+    """What the rule is to remember, shaped like that of `init`."""
+    report: Any = None
+    """What the rule has measured; a module, each of whose fields is a curve."""
+    step_scale: Float[Array, ""] | float = 1.0
+    """By what the step is multiplied: the step size of PG, NPG and PPO, the root of TRPO's
+    radius."""
 
 
 class AbstractShares(Settings, eqx.Module):
@@ -50,17 +48,35 @@ class AbstractShares(Settings, eqx.Module):
         >>> import jax.numpy as jnp
         >>> import recollect as rc
         >>> class Halves(rc.AbstractShares):
-        ...     def __call__(self, evidence):
+        ...     def __call__(self, evidence, memory):
         ...         newest = jnp.arange(len(evidence.rows)) == 0
         ...         older = jnp.where(newest, 0, evidence.rows)
-        ...         return jnp.where(newest, 0.5, 0.5 * older / older.sum())
+        ...         return rc.ChosenShares(jnp.where(newest, 0.5, 0.5 * older / older.sum()))
         >>> rc.RNPG(window=4, shares=Halves()).shares
         Halves()
     """
 
+    def init(self, ages: int) -> Any:
+        """What is remembered before the first update.
+
+        Args:
+            ages: how many there are in the window.
+
+        Returns:
+            A pytree of arrays; nothing by default. An update that could not use the newest batch,
+            and one that would put a number in it that is not finite, leave it as it was.
+        """
+        del ages
+        return None
+
     @abc.abstractmethod
-    def __call__(self, evidence: Evidence) -> Float[Array, " age"]:
-        """α_j ≥ 0 of every age, which sum to one (or are all zero, where there is no row)."""
+    def __call__(self, evidence: Evidence, memory: Any) -> ChosenShares:
+        """The shares, and what is remembered from now on.
+
+        Args:
+            evidence: what the stored batches say.
+            memory: what was remembered until now.
+        """
 
     def ages_in_use(self) -> Int[Array, ""] | int | None:
         """How many of the newest ages count at all, where that is known before any is weighed.
@@ -69,6 +85,15 @@ class AbstractShares(Settings, eqx.Module):
         """
         return None
 
+    @property
+    def in_newest_units(self) -> bool:
+        """Whether advantages are shifted and scaled as the newest batch alone would have them.
+
+        A rule that may leave all older batches out wants that: a share of one for the newest is
+        then the same as a window of 1. By default the units are those of the window.
+        """
+        return False
+
 
 class Uniform(AbstractShares):
     """All rows of the window count alike, the paper's choice: α_j = S_j / Σ S.
@@ -76,9 +101,8 @@ class Uniform(AbstractShares):
     Example:
         >>> import jax.numpy as jnp
         >>> import recollect as rc
-        >>> rows = jnp.array([4.0, 2.0, 2.0])
-        >>> evidence = rc.Evidence(rows, rows, gradients=lambda: jnp.zeros((3, 6)))
-        >>> rc.Uniform()(evidence).tolist()
+        >>> evidence = rc.Evidence.fresh(jnp.array([4.0, 2.0, 2.0]))
+        >>> rc.Uniform()(evidence, None).shares.tolist()
         [0.5, 0.25, 0.25]
         >>> rc.Uniform(newest=1).ages_in_use()
         1
@@ -96,8 +120,8 @@ class Uniform(AbstractShares):
     def ages_in_use(self):
         return self.newest
 
-    def __call__(self, evidence):
-        return _normalised(evidence.rows)
+    def __call__(self, evidence, memory):
+        return ChosenShares(normalised(evidence.rows))
 
 
 class Geometric(AbstractShares):
@@ -109,9 +133,8 @@ class Geometric(AbstractShares):
     Example:
         >>> import jax.numpy as jnp
         >>> import recollect as rc
-        >>> rows = jnp.array([4.0, 4.0, 8.0])
-        >>> evidence = rc.Evidence(rows, rows, gradients=lambda: jnp.zeros((3, 6)))
-        >>> rc.Geometric(0.5)(evidence).tolist()
+        >>> evidence = rc.Evidence.fresh(jnp.array([4.0, 4.0, 8.0]))
+        >>> rc.Geometric(0.5)(evidence, None).shares.tolist()
         [0.5, 0.25, 0.25]
     """
 
@@ -122,9 +145,11 @@ class Geometric(AbstractShares):
         remedy = "give a number above 0 and at most 1"
         check_number("factor", self.factor, low=0, high=1, open_low=True, remedy=remedy)
 
-    def __call__(self, evidence):
+    def __call__(self, evidence, memory):
         discounted = evidence.rows * self.factor ** jnp.arange(len(evidence.rows))
-        return _normalised(jnp.where(evidence.effective_sample_size > 0, discounted, 0))
+        return ChosenShares(
+            normalised(jnp.where(evidence.effective_sample_size > 0, discounted, 0))
+        )
 
 
 class ByEffectiveSize(AbstractShares):
@@ -134,36 +159,20 @@ class ByEffectiveSize(AbstractShares):
     mean, no other shares have less variance. A batch whose weights are not finite has no share.
 
     Example:
+        >>> import dataclasses
         >>> import jax.numpy as jnp
         >>> import recollect as rc
-        >>> evidence = rc.Evidence(
-        ...     rows=jnp.array([4.0, 4.0]),
-        ...     effective_sample_size=jnp.array([3.0, 1.0]),
-        ...     gradients=lambda: jnp.zeros((2, 6)),
-        ... )
-        >>> rc.ByEffectiveSize()(evidence).tolist()
+        >>> evidence = rc.Evidence.fresh(jnp.array([4.0, 4.0]))
+        >>> sizes = jnp.array([3.0, 1.0])
+        >>> evidence = dataclasses.replace(evidence, effective_sample_size=sizes)
+        >>> rc.ByEffectiveSize()(evidence, None).shares.tolist()
         [0.75, 0.25]
     """
 
-    def __call__(self, evidence):
-        return _normalised(evidence.effective_sample_size)
+    def __call__(self, evidence, memory):
+        return ChosenShares(normalised(evidence.effective_sample_size))
 
 
-def _normalised(amounts: Float[Array, " age"]) -> Float[Array, " age"]:
+def normalised(amounts: Float[Array, "*n age"]) -> Float[Array, "*n age"]:
     """The amounts over their sum; zeros, if there is nothing."""
-    return amounts / positive(amounts.sum())
-
-
-def evidence_of(rows: Rows, ages: int, advantages: Float[Array, " newest"] | None) -> Evidence:
-    """The evidence of the newest ages; without advantages there are no gradients to ask for."""
-
-    def gradients() -> Float[Array, "age d"]:
-        if advantages is None:
-            raise ValueError("the Fisher matrix has no gradients to look at.")
-        return gradient_by_age(rows, advantages)
-
-    return Evidence(
-        rows=weight_by_age(rows)[:ages],
-        effective_sample_size=rows.effective_sample_size()[1][:ages],
-        gradients=gradients,
-    )
+    return amounts / positive(amounts.sum(-1, keepdims=True))

@@ -137,6 +137,11 @@ class Rows(eqx.Module):
             occupancy_ratio=where_mask(counts, self.rule.occupancy_ratio(view)),
         )
 
+    def uniform_window(self, ages: int) -> "Window":
+        """The newest batches, all of their rows alike."""
+        amounts = weight_by_age(self)[:ages]
+        return self.window(amounts / positive(amounts.sum()))
+
 
 class Window(eqx.Module):
     """The newest K batches, of which age j contributes the share α_j to every mean.

@@ -51,6 +51,13 @@ REUSE = (
         percent=True,
     ),
     _column("max_weight", "Largest weight", "1 is a fresh transition", log=True),
+    _column("old_share", "Share of old batches", "β, chosen at every update", percent=True),
+    _column("gradient_noise", "Noise of the gradient", "v₀ of the newest batch alone", log=True),
+    _column("disagreement", "Disagreement", "D between old and newest gradient", log=True),
+    _column("signal_share", "Signal", "Part of the gradient that is no error", percent=True),
+    _column("ages_compared", "Ages compared", "Batches that the old gradient is taken from"),
+    _column("ages_used", "Ages used", "Batches of the window in use"),
+    _column("gain", "Gain of reuse", "Of the best window over the newest batch alone"),
 )
 STEP = (
     _column("kl", "KL of the step", "Mean KL(old ‖ new); dashed is the radius target_kl"),

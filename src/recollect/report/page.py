@@ -217,17 +217,25 @@ def _reuse(runs: Sequence[Run], colours: Sequence[str], drawn: dict[str, Chart])
     for run in runs:
         if run.window < 2 or run.ess_share_by_age is None or not run.iterations:
             continue
-        title = f"Effective sample size by age, {run.label}"
-        ages = by_age(run.ess_share_by_age)
-        grouped = run.window > figures.AGES
-        maps.append(
-            f"<figure><figcaption><b>{escape(title)}</b> Share of each stored batch that still "
-            "counts; upwards are older batches"
-            f"{', several to a row' if grouped else ''}</figcaption>"
-            f"{heat_map(ages, run.iterations, title, 370, 230)}"
-            '<p class="ramp"><span>0 %</span><i></i><span>100 %</span></p></figure>'
-        )
+        title = "Effective sample size by age"
+        meaning = "Share of each stored batch that still counts"
+        maps.append(_by_age(run, run.ess_share_by_age, title, meaning))
+        if "shares" in run.curves and run.chooses_shares:
+            title, meaning = "Shares by age", "How much each batch contributed to the update"
+            most = float(np.nanmax(by_age(run.curves["shares"])))
+            maps.append(_by_age(run, run.curves["shares"], title, meaning, most))
     return _cards("Reuse", figures.REUSE, runs, colours, drawn, "".join(maps))
+
+
+def _by_age(run: Run, shares: np.ndarray, title: str, meaning: str, most: float = 1.0) -> str:
+    """A heat map of shares by age and time, whose strongest colour stands for `most`."""
+    title = f"{title}, {run.label}"
+    grouped = ", several to a row" if run.window > figures.AGES else ""
+    return (
+        f"<figure><figcaption><b>{escape(title)}</b> {meaning}; upwards are older batches{grouped}"
+        f"</figcaption>{heat_map(by_age(shares), run.iterations, title, 370, 230, most)}"
+        f'<p class="ramp"><span>0 %</span><i></i><span>{100 * most:.0f} %</span></p></figure>'
+    )
 
 
 def _diagnosis(runs: Sequence[Run], colours: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from recollect.run.files import CONFIG, LEADING, PROGRESS, read_facts
 
 VANILLA = {"PG": "vpg", "NPG": "vnpg", "TRPO": "trpo", "PPO": "ppo"}
 REUSING = {"PG": "rpg", "NPG": "rnpg", "TRPO": "rtrpo", "PPO": "rppo"}
-BY_AGE = re.compile(r"(.+_by_age)_(\d+)")
+BY_AGE = re.compile(r"(.+_by_age|shares)_(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +52,12 @@ class Run:
     def window(self) -> int:
         window = self.algorithm.get("window", 1)
         return window if isinstance(window, int) and window > 0 else 1
+
+    @property
+    def chooses_shares(self) -> bool:
+        """Whether how much each age counts changes from one update to the next."""
+        shares = self.algorithm.get("shares")
+        return isinstance(shares, Mapping) and shares.get("kind") != "Uniform"
 
     @property
     def env(self) -> str:

@@ -115,7 +115,9 @@ def paint(colour: str) -> str:
     return "var(--ink)" if colour == "#000000" else colour
 
 
-def heat_map(shares: np.ndarray, iterations: int, title: str, width: int, height: int) -> str:
+def heat_map(
+    shares: np.ndarray, iterations: int, title: str, width: int, height: int, most: float = 1.0
+) -> str:
     """Shares between 0 and 1 by age (upwards) and time (to the right) as an SVG element.
 
     Args:
@@ -123,9 +125,10 @@ def heat_map(shares: np.ndarray, iterations: int, title: str, width: int, height
         iterations: at the right end.
         title: for readers that cannot see it.
         width, height: in units of the picture.
+        most: the share that has the strongest colour.
     """
     wide, tall = width - LEFT - RIGHT, height - TOP - BOTTOM
-    image = base64.b64encode(png(_coloured(shares.T[::-1]))).decode()
+    image = base64.b64encode(png(_coloured(shares.T[::-1] / most))).decode()
     percents = np.where(np.isfinite(shares), np.clip(np.round(100 * shares), 0, 200), 255)
     values = base64.b64encode(percents.astype(np.uint8).tobytes()).decode()
     ages = shares.shape[1]

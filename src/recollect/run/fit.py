@@ -50,7 +50,7 @@ def check_memory(
     seeds: int,
 ) -> None:
     """Raise if the window alone would not fit into the memory of this machine."""
-    window = max(algorithm.window, getattr(algorithm, "fisher_window", None) or 1)
+    window = max(algorithm.capacity, *algorithm.windows)
     sizes = vars(collector)
     each = (env.max_steps or 1) if "episodes" in sizes else 1
     rows = each * math.prod(value for value in sizes.values() if isinstance(value, int))

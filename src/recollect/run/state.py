@@ -206,6 +206,7 @@ PARTS = {
     "the critic": "['seeds'].state.critic",
     "the window of old batches": "['seeds'].state.history",
     "what the algorithm keeps for itself": "['seeds'].state.own",
+    "what the rule of shares remembers": "['seeds'].state.share_memory",
     "unfinished episodes": "['seeds'].collecting",
 }
 """What a run with other settings may have to begin anew, and where it is."""
@@ -268,7 +269,8 @@ def learn(
         recent=recent,
         active=active(limits, total, recent),
     )
-    measured = {**vars(info), **(vars(info.own) if info.own is not None else {})}
+    parts = (info, info.own, info.share_report)
+    measured = {name: x for part in parts if part is not None for name, x in vars(part).items()}
     measured |= {f"rollout/{name}": jnp.nanmean(x) for name, x in rollout.figures.items()}
     column = dict(
         return_mean=jnp.nanmean(rollout.returns),

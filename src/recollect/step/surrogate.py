@@ -1,9 +1,8 @@
-"""What a step is expected to gain: TRPO's surrogate, PPO's clipped one, and which transitions the
-clip takes out of the gradient."""
+"""What a step is expected to gain: TRPO's surrogate, and PPO's clipped one."""
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from recollect.memory.rows import Window
 from recollect.policies import AbstractPolicy
@@ -37,14 +36,3 @@ def clipped_surrogate(
     return jnp.minimum(
         ratio * advantages, jnp.clip(ratio, centre - clip, centre + clip) * advantages
     )
-
-
-def clipped(
-    ratio: Float[Array, " row"],
-    centre: Float[Array, " row"],
-    advantages: Float[Array, " row"],
-    clip: Float[Array, ""] | float,
-) -> Bool[Array, " row"]:
-    """Where the surrogate no longer depends on r: already beyond the clip, in the direction the
-    advantage asks for."""
-    return jnp.where(advantages > 0, ratio > centre + clip, ratio < centre - clip)

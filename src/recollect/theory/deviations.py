@@ -21,7 +21,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from recollect.algorithms import NPG
-from recollect.algorithms.base import State, begin, bind, estimate_advantages
+from recollect.algorithms.base import State, begin, bind
+from recollect.algorithms.reuse import estimate_advantages
 from recollect.batch import Batch
 from recollect.collect.rollout import Rollout
 from recollect.envs import Tabular

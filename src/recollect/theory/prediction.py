@@ -34,7 +34,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from recollect.algorithms import NPG
-from recollect.algorithms.base import begin, bind, reweighed_gradient
+from recollect.algorithms.base import begin, bind
+from recollect.algorithms.reuse import reweighed_gradient
 from recollect.checks import check_count, check_number
 from recollect.collect.compiled import Episodes
 from recollect.collect.rollout import AbstractCollector
