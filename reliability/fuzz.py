@@ -118,7 +118,7 @@ def through_command_line(plain: dict[str, Any]) -> Any:
 
     def say(flag: str, value: Any) -> None:
         field = flag.split(".")[-1]
-        if isinstance(value, bool):
+        if isinstance(value, bool) and field not in THREEFOLD:
             owner = flag[: len(flag) - len(field)]
             words.append(f"--{owner}{'' if value else 'no-'}{field}".replace("_", "-"))
         elif isinstance(value, dict) and "kind" in value:
@@ -156,6 +156,8 @@ def through_command_line(plain: dict[str, Any]) -> Any:
 
 HIDDEN = ("kind", "name", "oracle")
 """Fields that are no flags."""
+THREEFOLD = ("normalise",)
+"""Flags that are followed by True, False or None."""
 ARGUMENTS = ("env", "algorithm", "collector", "policy", "seeds")
 WAYS = {
     "JSON": through_json,
@@ -174,7 +176,8 @@ def answer(plain: dict[str, Any], way: str) -> tuple[Any, str]:
             return None, f"several lines: {text!r}"
         if isinstance(error, TypeError) and " has no " not in text and " missing " not in text:
             return None, f"Python's own words: {text!r}"
-        named = any(name in text for name in FIELDS)
+        named = any(name in text.replace("-", "_") for name in FIELDS)
+        named = named or text.startswith("Unrecognized options: ")  # which are then named
         return None, "" if named else f"names no field: {text!r}"
     except Exception as error:
         return None, f"{type(error).__name__}: {error!r:.200}"

@@ -309,11 +309,13 @@ def _or_sentence(read: Callable[[], Any], program: str) -> Any:
         if not stop.code:  # help
             raise
         # A title, then what is wrong, a rule, and more: options that look alike, or help.
-        lines = [line.strip("│╭╰╮╯─| ") for line in box.getvalue().splitlines()]
-        wrong = " ".join(itertools.takewhile(bool, lines[1:])).rstrip(".")
+        lines = [line.strip("│ ") for line in box.getvalue().splitlines()[1:]]
+        is_rule = lambda line: not line.strip("─-")
+        blocks = [[*block] for rule, block in itertools.groupby(lines, is_rule) if not rule]
+        wrong = " ".join(blocks[0])
         meant = re.search(r"Perhaps you meant:\W+(--[\w.-]+)", box.getvalue())
         remedy = f"did you mean {meant[1]}?" if meant else f"see {program} --help."
-        raise ValueError(f"{wrong}; {remedy}") from None
+        raise ValueError(f"{wrong.rstrip('.')}; {remedy}") from None
 
 
 def _answer_foreign(unknown: list[str], program: str, is_flag: Callable[[str], bool]) -> None:

@@ -166,9 +166,7 @@ def on_machines(config: RunConfig, on: AbstractMachines | None) -> RunConfig:
     return dataclasses.replace(config, lag=on.lag)
 
 
-def check_told(
-    callback: Callback | Sequence[Callback] | None, loggers: Sequence[Logger]
-) -> list[Callback]:
+def check_told(callback: Any, loggers: Any) -> list[Callback]:
     """The callbacks as a list.
 
     Raises:
