@@ -2,11 +2,11 @@
 
     python reliability/fuzz.py [CONFIGURATIONS]
 
-Half go through JSON (`RunConfig.from_plain`: what config.json and checkpoints hold), half through
-Python (constructors, then `RunConfig.of`: what `train` and `Agent` take). Another way in, such as
-the command line, is another entry of `WAYS`. All start from settings that work and put other
-values, near or strange, at one to three random places. Some of those that are accepted and small
-are trained for two iterations.
+A third goes through JSON (`RunConfig.from_plain`: what config.json and checkpoints hold), a third
+through Python (constructors, then `RunConfig.of`: what `train` and `Agent` take), a third through
+the command line (`recollect train`, up to where it makes a folder). All start from settings that
+work and put other values, near or strange, at one to three random places. Some of those that are
+accepted and small are trained for two iterations.
 """
 
 import copy
@@ -108,8 +108,62 @@ def through_python(plain: dict[str, Any]) -> Any:
     return RunConfig.of(**{"env": None, "algorithm": None, **given})
 
 
+def through_command_line(plain: dict[str, Any]) -> Any:
+    """The configuration that `recollect train` makes of these settings, written as flags."""
+    from recollect.cli.fields import KINDS
+    from recollect.cli.plan import plan_training
+
+    names = {"PG": "rpg", "NPG": "rnpg", "TRPO": "rtrpo", "PPO": "rppo"}
+    words: list[str] = []
+
+    def say(flag: str, value: Any) -> None:
+        field = flag.split(".")[-1]
+        if isinstance(value, bool) and field not in THREEFOLD:
+            owner = flag[: len(flag) - len(field)]
+            words.append(f"--{owner}{'' if value else 'no-'}{field}".replace("_", "-"))
+        elif isinstance(value, dict) and "kind" in value:
+            if field in KINDS:
+                kinds = {made.__name__: name for name, made in KINDS[field].names.items()}
+                words.extend((f"--{flag}", kinds.get(str(value["kind"]), str(value["kind"]))))
+            for name, one in value.items():
+                if name != "kind":
+                    say(f"{flag}.{name}", one)
+        elif value is not None and value != "infinity":
+            several = value if isinstance(value, list) else [value]
+            words.append(f"--{flag}".replace("_", "-"))
+            words.extend(one if isinstance(one, str) else str(one) for one in several)
+
+    def say_fields(part: str) -> str:
+        """Flags for the fields of a part; its kind, or what is there instead."""
+        settings = plain.get(part)
+        if not isinstance(settings, dict):
+            return str(settings)
+        for name, value in settings.items():
+            if name not in HIDDEN:
+                say(name, value)
+        return str(settings.get("kind"))
+
+    kind = say_fields("algorithm")
+    say_fields("env")
+    say_fields("collector")
+    say("policy", plain.get("policy"))
+    seeds = plain.get("seeds")
+    say("seeds", len(seeds) if isinstance(seeds, list) else seeds)
+    env = plain.get("env")
+    name = env.get("name") if isinstance(env, dict) else env
+    return plan_training(names.get(kind, kind), str(name), words)[0].config
+
+
+HIDDEN = ("kind", "name", "oracle")
+"""Fields that are no flags."""
+THREEFOLD = ("normalise",)
+"""Flags that are followed by True, False or None."""
 ARGUMENTS = ("env", "algorithm", "collector", "policy", "seeds")
-WAYS = {"JSON": through_json, "Python": through_python}
+WAYS = {
+    "JSON": through_json,
+    "Python": through_python,
+    "the command line": through_command_line,
+}
 
 
 def answer(plain: dict[str, Any], way: str) -> tuple[Any, str]:
@@ -122,7 +176,8 @@ def answer(plain: dict[str, Any], way: str) -> tuple[Any, str]:
             return None, f"several lines: {text!r}"
         if isinstance(error, TypeError) and " has no " not in text and " missing " not in text:
             return None, f"Python's own words: {text!r}"
-        named = any(name in text for name in FIELDS)
+        named = any(name in text.replace("-", "_") for name in FIELDS)
+        named = named or text.startswith("Unrecognized options: ")  # which are then named
         return None, "" if named else f"names no field: {text!r}"
     except Exception as error:
         return None, f"{type(error).__name__}: {error!r:.200}"
@@ -150,7 +205,7 @@ def fuzz(number: int, seed: int = 0) -> tuple[list[dict[str, Any]], int, list[st
     accepted, total, wrong = [], 0, []
     for index in range(number):
         plain = spoiled(draw.choice(starts), draw)
-        way = ("JSON", "Python")[index % 2]
+        way = [*WAYS][index % len(WAYS)]
         config, problem = answer(plain, way)
         total += config is not None
         if config is not None and way == "JSON":
@@ -191,7 +246,7 @@ def main() -> None:
         f"{total:,} accepted, {number - total - len(wrong):,} refused in one line that names a "
     )
     result += f"field, {len(wrong)} otherwise"
-    what = "fuzzed configurations through JSON and Python"
+    what = "fuzzed configurations through JSON, Python and the command line"
     record("fuzz.py", what, f"{number:,}", result)
     from recollect.run.session import Until
     from recollect.run.train import execute

@@ -47,6 +47,33 @@ def test_learning_in_parts_with_a_file_between_them_is_learning_at_once(tmp_path
     np.testing.assert_array_equal(loaded.predict(observations, deterministic=True)[0], expected)
 
 
+def test_methods_of_policies_can_be_compiled_and_are_told_apart():
+    one, other = (SMALL.build(jax.random.key(seed), rc.CartPole()) for seed in (1, 2))
+    observation = jnp.array([0.1, -0.2, 0.3, 0.9])
+    found = [float(jax.jit(policy.log_prob)(observation, jnp.array(1))) for policy in (one, other)]
+    expected = [float(policy.log_prob(observation, jnp.array(1))) for policy in (one, other)]
+    assert found == pytest.approx(expected)
+    assert int(jax.jit(one.mode)(observation)) in (0, 1)
+    assert hash(one) == hash(other)
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (dict(callback=3), "callback=3 is no function"),
+        (dict(callback=[rc.StopOnReturn]), "callback=.*StopOnReturn.* is no function"),
+        (dict(loggers=[rc.TensorBoard]), "loggers=.* is no list of objects with the methods start"),
+    ],
+)
+def test_watchers_that_are_none_are_refused_before_a_folder_is_made(wrong, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        agent().learn(iterations=1, out=tmp_path / "run", **wrong)
+    with pytest.raises(ValueError, match=says):
+        rc.train("CartPole-v1", ALGORITHM, iterations=1, out=tmp_path / "run", **wrong)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_seed_of_many_is_what_it_would_be_alone():
     training = rc.train(
         "CartPole-v1", ALGORITHM, collector=BATCH, policy=SMALL, seeds=[4, 9, 2], iterations=3

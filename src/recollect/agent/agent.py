@@ -29,7 +29,7 @@ from recollect.run.session import Callback, Until
 from recollect.run.show import summary_of
 from recollect.run.snapshot import Snapshot
 from recollect.run.state import Curves
-from recollect.run.train import execute
+from recollect.run.train import check_told, execute
 from recollect.settings import answering
 from recollect.tree import at_index
 
@@ -174,6 +174,7 @@ class Agent:
             The agent itself.
         """
         check_count("log_interval", log_interval)
+        callbacks = check_told(callback, loggers)
         snapshot = self._snapshot
         if reset_num_timesteps:
             self._first_step = self._steps
@@ -193,7 +194,7 @@ class Agent:
                 snapshot.config,
                 until,
                 snapshot=snapshot if snapshot.arrays else None,
-                callback=callback or (),
+                callback=callbacks,
                 loggers=[_Shifted(logger, self._first_step) for logger in told],
                 folder=folder,
                 progress=progress_bar,

@@ -160,7 +160,8 @@ def _termination() -> Iterator[None]:
 
 def _say(stop: BaseException, text: str | None = None, code: int = 2) -> int:
     """Print what stopped the program, and how to go on, in one line."""
-    notes = getattr(stop, "__notes__", [])
+    # JAX notes in several lines how its tracebacks are shown.
+    notes = [note for note in getattr(stop, "__notes__", []) if "\n" not in note]
     print(f"recollect: {'; '.join([text or str(stop), *notes])}", file=sys.stderr)
     return code
 

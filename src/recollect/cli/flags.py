@@ -7,6 +7,7 @@ are flags, too; `fields` and `plan` add them.
 import contextlib
 import dataclasses
 import io
+import itertools
 import re
 import warnings
 from collections.abc import Callable
@@ -289,13 +290,32 @@ def parse(
         # Modules as defaults are frozen, which tyro cannot see.
         warnings.filterwarnings("ignore", message="Mutable type", category=UserWarning)
         known = lambda words: tyro.cli(kind, args=words, return_unknown_args=True, **settings)
-        chosen, unknown = known(words)
+        chosen, unknown = _or_sentence(lambda: known(words), program)
         if strict and unknown:
             _answer_foreign(
                 unknown, program, lambda flag: flag not in known([*words, flag, "1"])[1]
             )
-            tyro.cli(kind, args=words, **settings)  # says what is wrong, and exits
+            _or_sentence(lambda: tyro.cli(kind, args=words, **settings), program)
         return chosen, unknown
+
+
+def _or_sentence(read: Callable[[], Any], program: str) -> Any:
+    """What tyro has read, or a ValueError with the sentence that it would print in a box."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            return read()
+    except SystemExit as stop:
+        if not stop.code:  # help
+            raise
+        # A title, then what is wrong, a rule, and more: options that look alike, or help.
+        lines = [line.strip("│ ") for line in box.getvalue().splitlines()[1:]]
+        is_rule = lambda line: not line.strip("─-")
+        blocks = [[*block] for rule, block in itertools.groupby(lines, is_rule) if not rule]
+        wrong = " ".join(blocks[0])
+        meant = re.search(r"Perhaps you meant:\W+(--[\w.-]+)", box.getvalue())
+        remedy = f"did you mean {meant[1]}?" if meant else f"see {program} --help."
+        raise ValueError(f"{wrong.rstrip('.')}; {remedy}") from None
 
 
 def _answer_foreign(unknown: list[str], program: str, is_flag: Callable[[str], bool]) -> None:

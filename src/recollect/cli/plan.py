@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 from collections.abc import Mapping
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -124,14 +125,16 @@ def read_training(
     rules = rule_flags(start.preset.algorithm)
     chosen, _ = parse(rules, asked, program, strict=False)
     algorithm = with_rules(start.preset.algorithm, chosen)
-    about = (ALGORITHMS[name] if name in ALGORITHMS else type(algorithm)).__doc__
+    about = (ALGORITHMS[name] if name in ALGORITHMS else type(algorithm)).__doc__ or ""
     training, unknown = parse(
         Training[type(algorithm), rules],
         words,
         program,
         strict=strict,
         default=Training(Run(), rules(), algorithm, start.preset.policy),
-        description=f"{about}\n\nDefaults shown are {source_words(start.source)}.",
+        # Without what the docstring tells callers in Python.
+        description=f"{cleandoc(about.partition('Args:')[0])}\n\nDefaults shown are "
+        f"{source_words(start.source)}.",
     )
     return training, start, unknown
 

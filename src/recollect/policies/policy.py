@@ -93,6 +93,13 @@ class AbstractPolicy(eqx.Module):
         del observations, mask
         return self, self
 
+    def __hash__(self) -> int:
+        """A hash of all but the arrays, which have none: `jax.jit(policy.mode)` needs one.
+
+        Policies whose arrays differ are told apart by `==`.
+        """
+        return hash(jax.tree.structure(self))
+
 
 class AbstractHead(eqx.Module):
     """A distribution over actions, with the outputs of a network as its parameters.

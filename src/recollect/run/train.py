@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recollect.algorithms import AbstractAlgorithm
+from recollect.checks import shown
 from recollect.collect.elsewhere import check_env
 from recollect.collect.rollout import AbstractCollector
 from recollect.machines import AbstractMachines, Local
@@ -130,6 +131,7 @@ def train(
         >>> run.curves["return_mean"].shape
         (1, 3)
     """
+    check_told(callback, loggers)
     config = on_machines(RunConfig.of(env, algorithm, collector, policy, seeds), on)
     until = Until(iterations, environment_steps, target_return)
     folder = None
@@ -162,6 +164,28 @@ def on_machines(config: RunConfig, on: AbstractMachines | None) -> RunConfig:
         return config
     check_env(config.env)
     return dataclasses.replace(config, lag=on.lag)
+
+
+def check_told(callback: Any, loggers: Any) -> list[Callback]:
+    """The callbacks as a list.
+
+    Raises:
+        ValueError: if one is no function, or a logger lacks a method. No folder has been made yet.
+    """
+    several = isinstance(callback, list | tuple)
+    callbacks = list(callback) if several else [] if callback is None else [callback]
+    for one in callbacks:
+        if not callable(one) or isinstance(one, type):
+            raise ValueError(
+                f"callback={shown(one)} is no function; give one of the run and its figures."
+            )
+    ours = lambda one: isinstance(one, Logger) and not isinstance(one, type)
+    if not isinstance(loggers, list | tuple) or not all(map(ours, loggers)):
+        raise ValueError(
+            f"loggers={shown(loggers)} is no list of objects with the methods start, log and "
+            "close; give for example [TensorBoard('board')]."
+        )
+    return callbacks
 
 
 @answering
@@ -210,6 +234,7 @@ def resume(
         >>> rc.resume(folder, iterations=3).curves["kl"].shape
         (1, 3)
     """
+    check_told(callback, loggers)
     kept = RunFolder.open(Path(folder), checkpoint_seconds)
     snapshot = kept.latest(env=env, algorithm=algorithm, policy=policy, use=use)
     for name, old, new in snapshot.changed:
@@ -259,7 +284,7 @@ def execute(
         on: machines that step environments on the host.
     """
     use_compilation_cache()
-    callbacks = [callback] if callable(callback) else list(callback)
+    callbacks = check_told(callback, loggers)
     called = [lambda session, chunk, f=f: f(session, chunk.latest) for f in callbacks]
     recording = [] if folder is None else [folder.record]
     visible = sys.stderr.isatty() if progress is None else progress
