@@ -71,13 +71,9 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run(Place, Watch, Limits):
-    """How much is run, on what, and where it is kept; 100 iterations if no limit is given."""
+class Task:
+    """What is learned, and what a batch is."""
 
-    seeds: int = 5
-    """How many seeds."""
-    first_seed: int = 0
-    """The number of the first seed."""
     episodes: int | None = None
     """Collect this many whole episodes an iteration."""
     samples: int | None = None
@@ -101,6 +97,44 @@ class Run(Place, Watch, Limits):
     """With --workers, seconds after which a step that does not end is an error."""
     info_keywords: tuple[str, ...] = ()
     """Figures that the environment puts into info at the end of an episode, such as is_success."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(Task, Place, Watch, Limits):
+    """How much is run, on what, and where it is kept; 100 iterations if no limit is given."""
+
+    seeds: int = 5
+    """How many seeds."""
+    first_seed: int = 0
+    """The number of the first seed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How much is tried, and where it is kept."""
+
+    trials: int = 50
+    """Trials that the study shall have, with those that it has already."""
+    environment_steps: int = 100_000
+    """Environment steps of every seed of a trial."""
+    seeds: int = 5
+    """Seeds that a trial trains: 1000, 1001 and so on."""
+    held_back: int = 10
+    """Seeds that the best settings and those at the start are trained on in the end: 0, 1 ..."""
+    out: Path | None = None
+    """Folder of the study; if it holds one, the search goes on, beside other processes that use it.
+    If not given, the next free number below runs/tune/ENV/ALGORITHM/."""
+    storage: str | None = None
+    """URL of a database to use instead of the journal in that folder: sqlite:///FILE.db."""
+    quiet: bool = False
+    """Print no progress, only results and errors."""
+    json: bool = False
+    """Print the result as one JSON object in the last line; everything else goes to stderr."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tune(Task, Search):
+    """Look for better settings by trial, and try the best on seeds that no trial has seen."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,7 +73,7 @@ def train(flags: list[str], words: list[str]) -> int:
     name, *rest = flags
     if rest[:1] in ([], ["--help"], ["-h"]):
         read_training(name, None, rest, f"recollect train {name} ENV")
-    env, rest = _env(rest, f"recollect train {name}")
+    env, rest = env_and_flags(rest, f"recollect train {name}")
     plan, run = plan_training(name, env, rest)
     return _train(plan, run, words, f"{plan.name} on {env}: {source_words(plan.config.source)}")
 
@@ -100,7 +100,7 @@ def _train(plan: Plan, asked: Run | Repeat, words: list[str], about: str) -> int
 
 def compare(flags: list[str], words: list[str]) -> int:
     """`recollect compare ENV`."""
-    env, rest = _env(flags, "recollect compare")
+    env, rest = env_and_flags(flags, "recollect compare")
     plans, run = plan_comparison(env, rest)
     _check(run)
     path = run.out or numbered_folder(RUNS / plans[0].env_folder_name / "compare")
@@ -129,7 +129,7 @@ def resume(flags: list[str], words: list[str]) -> int:
     return _carry_out(jobs, asked, asked.run, ["recollect", *words])
 
 
-def _env(words: list[str], program: str) -> tuple[str, list[str]]:
+def env_and_flags(words: list[str], program: str) -> tuple[str, list[str]]:
     """The environment, which stands first, and the words behind it."""
     if not words or words[0].startswith("-"):
         raise ValueError(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import jax.numpy as jnp
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from recollect.checks import check_count, check_name, check_number
 from recollect.envs import LQC, AbstractEnv, HostEnv, Tabular
@@ -108,15 +108,20 @@ class Architecture(Settings):
         if isinstance(env, LQC) and self.head == "auto":
             return ShiftPolicy(jnp.array(2.0))
         if self.head in ("auto", "gaussian"):
-            return gaussian_policy(key, size, actions.size, *hidden, self.log_std)
+            return self._spread(gaussian_policy(key, size, actions.size, *hidden))
         if actions.bounds is None:
             raise ValueError(
                 f"head={self.head!r} needs actions with bounds, which {env_name(env)} has not; "
                 "use head='gaussian'."
             )
         if self.head == "squashed":
-            return squashed_gaussian_policy(key, size, actions.bounds, *hidden, self.log_std)
+            return self._spread(squashed_gaussian_policy(key, size, actions.bounds, *hidden))
         return grid_softmax_policy(key, size, actions.bounds, self.points, *hidden)
+
+    def _spread(self, policy: Policy) -> Policy:
+        """The policy with the initial spread, which may be traced (`traced_spread`)."""
+        spread = jnp.full_like(policy.head.log_std, self.log_std)
+        return dataclasses.replace(policy, head=dataclasses.replace(policy.head, log_std=spread))
 
 
 def env_name(env: AbstractEnv | HostEnv) -> str:
@@ -144,3 +149,16 @@ def make_policy(
     if start is None or isinstance(start, Architecture):
         return (start or Architecture()).build(key, env)
     return start(key)
+
+
+def traced_spread(start: InitialPolicy) -> tuple[InitialPolicy, Float[Array, ""] | None]:
+    """An architecture with its initial spread apart, as an array.
+
+    A program that builds policies is then compiled once for all spreads. Other ways to start have
+    None for a spread.
+    """
+    if start is None:
+        start = Architecture()
+    if not isinstance(start, Architecture):
+        return start, None
+    return dataclasses.replace(start, log_std=0.0), jnp.asarray(start.log_std, float)

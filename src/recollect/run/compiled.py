@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from recollect.algorithms import AbstractAlgorithm
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv
 from recollect.keys import numbered, stream
-from recollect.policies.architecture import InitialPolicy, make_policy
+from recollect.policies.architecture import Architecture, InitialPolicy, make_policy, traced_spread
 from recollect.run.state import (
     AbstractRun,
     CorePool,
@@ -58,7 +58,7 @@ class CompiledRun(AbstractRun):
         self.pool = pool
 
     def start(self):
-        seeds = fresh_seeds(_start, self.problem, self.policy, self.keys)
+        seeds = fresh_seeds(_start, self.problem, *traced_spread(self.policy), self.keys)
         state = RunState(seeds=seeds, iteration=0)
         self.advance(state, 0)  # compiles, and does nothing else
         return state
@@ -80,8 +80,15 @@ class CompiledRun(AbstractRun):
     def close(self): ...
 
 
-def _start_seeds(problem, policy: InitialPolicy, keys: Key[Array, " seed"]) -> SeedState:
+def _start_seeds(
+    problem,
+    policy: InitialPolicy,
+    log_std: Float[Array, ""] | None,
+    keys: Key[Array, " seed"],
+) -> SeedState:
     algorithm, env, collector, _ = problem
+    if isinstance(policy, Architecture):
+        policy = dataclasses.replace(policy, log_std=log_std)
 
     def one(key):
         start = make_policy(stream(key, "policy"), env, policy)

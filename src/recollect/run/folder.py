@@ -85,15 +85,7 @@ class RunFolder:
         Raises:
             ValueError: if it holds a run, or cannot be written to.
         """
-        facts = {
-            "command": list(command),
-            "versions": versions(),
-            "name": config.algorithm_name,
-            "settings": config.plain(),
-            "changed": [list(one) for one in config.changed()],
-            "until": dataclasses.asdict(until),
-        }
-        text = json.dumps(facts, indent=2, allow_nan=False) + "\n"
+        text = _config_text(config, until, command)
         try:
             path.mkdir(parents=True, exist_ok=True)
             if overwrite:
@@ -331,6 +323,30 @@ def legal(name: str) -> str:
         ('ALE-Pong-v5', 'mine-Env-v0')
     """
     return re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(". ") or "unnamed"
+
+
+def write_config(path: Path, config: RunConfig, until: Until) -> None:
+    """Write what `recollect train --config` repeats, without the folder of a run.
+
+    Args:
+        path: of the file, which is replaced.
+        config: the settings.
+        until: the limits.
+    """
+    path.write_text(_config_text(config, until), encoding="utf-8")
+
+
+def _config_text(config: RunConfig, until: Until, command: Sequence[str] = ()) -> str:
+    """What config.json says of a run."""
+    facts = {
+        "command": list(command),
+        "versions": versions(),
+        "name": config.algorithm_name,
+        "settings": config.plain(),
+        "changed": [list(one) for one in config.changed()],
+        "until": dataclasses.asdict(until),
+    }
+    return json.dumps(facts, indent=2, allow_nan=False) + "\n"
 
 
 def _unwritable(path: Path, error: OSError) -> ValueError:
