@@ -25,6 +25,8 @@ UNPRUNED = 5
 """Trials that are finished before one may be stopped for doing worse than the median."""
 BEST_SHARE = 0.25
 """Of the trials, those whose settings importance is judged by."""
+JUDGED = 8
+"""Trials that have to be finished before importance is judged: two in the best quarter."""
 SETTINGS = "settings"
 VALUES = "values"
 REASON = "reason"
@@ -161,6 +163,8 @@ class Study:
         PED-ANOVA (Watanabe, Bansal and Hutter 2023): the variance of the density of the best
         quarter. Empty while there are too few trials to tell.
         """
+        if sum(one.outcome == "complete" for one in self.trials()) < JUDGED:
+            return {}
         evaluator = self._optuna.importance.PedAnovaImportanceEvaluator
         with contextlib.suppress(ValueError, RuntimeError):
             judged = evaluator(target_quantile=BEST_SHARE)

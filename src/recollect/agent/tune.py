@@ -61,11 +61,10 @@ class Tuned:
 
     Example:
         >>> import recollect as rc
-        >>> batch = rc.Steps(copies=2, steps=16)
-        >>> settings = dict(collector=batch, trials=2, environment_steps=128)
-        >>> found = rc.tune("CartPole-v1", rc.VPG(), **settings, seeds=2, held_back=2)
-        >>> sorted(found.values)[:2], len(found.trials), found.config.seeds
-        (['advantages.gae_lambda', 'critic.learning_rate'], 2, (0, 1))
+        >>> settings = dict(collector=rc.Steps(copies=2, steps=16), environment_steps=64)
+        >>> found = rc.tune("CartPole-v1", rc.VPG(), trials=1, **settings, seeds=2, held_back=2)
+        >>> found.flags[:2], found.config.seeds
+        (['--learning-rate', '0.003'], (0, 1))
     """
 
     config: RunConfig
@@ -187,6 +186,13 @@ def tune(
 
     Raises:
         ValueError: if Optuna is missing, the study is of something else, or every trial failed.
+
+    Example:
+        >>> import recollect as rc
+        >>> settings = dict(collector=rc.Steps(copies=2, steps=16), environment_steps=64)
+        >>> found = rc.tune("CartPole-v1", rc.VPG(), trials=2, **settings, seeds=2, held_back=2)
+        >>> [trial.number for trial in found.trials], found.gain.low <= found.gain.high
+        ([0, 1], True)
     """
     check_count("seeds", seeds)
     config = RunConfig.of(env, algorithm, collector, policy, tuning_seeds(seeds))
@@ -368,7 +374,8 @@ class _Watch:
             if np.isfinite(so_far[place]):
                 self.trial.report(float(so_far[place]), place + 1)
                 # At the last place there is nothing left to save.
-                self.pruned = self.pruned or (place + 1 < PLACES and self.trial.should_prune())
+                worse = place + 1 < PLACES and self.trial.should_prune()
+                self.pruned = self.pruned or bool(worse)
         self._told = reached
         return not self.pruned
 

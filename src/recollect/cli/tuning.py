@@ -23,8 +23,8 @@ PICTURE = "tuning.png"
 def tune(flags: list[str], words: list[str]) -> int:
     """`recollect tune ALGORITHM ENV`."""
     name, *rest = flags
-    if rest[:1] in ([], ["--help"], ["-h"]):
-        plan_tuning(name, None, rest or ["--help"], f"recollect tune {name} ENV")
+    if rest[:1] in (["--help"], ["-h"]):
+        plan_tuning(name, None, rest, f"recollect tune {name} ENV")
     env, rest = env_and_flags(rest, f"recollect tune {name}")
     plan, asked, others = plan_tuning(name, env, rest, f"recollect tune {name} {env}")
     import_optuna()

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -108,20 +109,15 @@ class Architecture(Settings):
         if isinstance(env, LQC) and self.head == "auto":
             return ShiftPolicy(jnp.array(2.0))
         if self.head in ("auto", "gaussian"):
-            return self._spread(gaussian_policy(key, size, actions.size, *hidden))
+            return gaussian_policy(key, size, actions.size, *hidden, self.log_std)
         if actions.bounds is None:
             raise ValueError(
                 f"head={self.head!r} needs actions with bounds, which {env_name(env)} has not; "
                 "use head='gaussian'."
             )
         if self.head == "squashed":
-            return self._spread(squashed_gaussian_policy(key, size, actions.bounds, *hidden))
+            return squashed_gaussian_policy(key, size, actions.bounds, *hidden, self.log_std)
         return grid_softmax_policy(key, size, actions.bounds, self.points, *hidden)
-
-    def _spread(self, policy: Policy) -> Policy:
-        """The policy with the initial spread, which may be traced (`traced_spread`)."""
-        spread = jnp.full_like(policy.head.log_std, self.log_std)
-        return dataclasses.replace(policy, head=dataclasses.replace(policy.head, log_std=spread))
 
 
 def env_name(env: AbstractEnv | HostEnv) -> str:
@@ -162,3 +158,11 @@ def traced_spread(start: InitialPolicy) -> tuple[InitialPolicy, Float[Array, ""]
     if not isinstance(start, Architecture):
         return start, None
     return dataclasses.replace(start, log_std=0.0), jnp.asarray(start.log_std, float)
+
+
+def with_spread(policy: AbstractPolicy, log_std: Float[Array, ""] | None) -> AbstractPolicy:
+    """A new policy with the initial spread that `traced_spread` has set apart, if it has one."""
+    if log_std is None or not isinstance(policy, Policy) or not hasattr(policy.head, "log_std"):
+        return policy
+    where = lambda policy: policy.head.log_std
+    return eqx.tree_at(where, policy, jnp.full_like(where(policy), log_std))

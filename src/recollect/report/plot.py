@@ -58,6 +58,7 @@ def panels(
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
         one.grid(alpha=0.25)
+        one.set_axisbelow(True)
     return figure, axes
 
 

@@ -32,7 +32,8 @@ def _importances(axes: Axes, found: Tuned) -> None:
     axes.barh(names, [found.importances[name] for name in names], color=TUNED)
     axes.set(title="importance", xlabel="share of what makes a trial good")
     if not names:
-        axes.text(0.5, 0.5, "too few trials", ha="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, "too few trials to tell", ha="center", transform=axes.transAxes)
+        axes.set(xticks=[], yticks=[])
 
 
 def _trials(axes: Axes, found: Tuned) -> None:
@@ -45,6 +46,7 @@ def _trials(axes: Axes, found: Tuned) -> None:
     if pruned:
         low = [min(values)] * len(pruned)
         axes.plot(pruned, low, "x", color=START, label="stopped early")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(title="search", xlabel="trial", ylabel="mean return while learning")
     axes.legend(frameon=False)
 

@@ -20,7 +20,7 @@ from recollect.algorithms import AbstractAlgorithm
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv
 from recollect.keys import numbered, stream
-from recollect.policies.architecture import Architecture, InitialPolicy, make_policy, traced_spread
+from recollect.policies.architecture import InitialPolicy, make_policy, traced_spread, with_spread
 from recollect.run.state import (
     AbstractRun,
     CorePool,
@@ -87,11 +87,9 @@ def _start_seeds(
     keys: Key[Array, " seed"],
 ) -> SeedState:
     algorithm, env, collector, _ = problem
-    if isinstance(policy, Architecture):
-        policy = dataclasses.replace(policy, log_std=log_std)
 
     def one(key):
-        start = make_policy(stream(key, "policy"), env, policy)
+        start = with_spread(make_policy(stream(key, "policy"), env, policy), log_std)
         key_batch = stream(key, "batch")
         key_fisher = stream(key, "fisher batch")
         collecting = collector.init(stream(key_batch, "environments"), env)
