@@ -52,6 +52,8 @@ class Watch(Machines):
     """Write event files for TensorBoard into the run folder."""
     log_interval: int = 1
     """TensorBoard is told of every so many iterations."""
+    live: bool = False
+    """Show a table with a row for each seed while the run goes on, instead of a bar."""
     quiet: bool = False
     """Print no progress, only results and errors."""
     json: bool = False
@@ -245,8 +247,11 @@ class Play(Own):
     """The film, as .gif or .mp4."""
     index: int = 0
     """Place of the seed among those of the run."""
-    best_of: int = 5
-    """Episodes to choose from."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of the episodes to choose from; one alone is the episode that is filmed."""
+    best_of: int | None = None
+    """If no seeds are given, how many episodes to choose from: those of seeds 0, 1 ...; 5 if not
+    given."""
     stochastic: bool = False
     """Draw actions instead of taking the most likely ones."""
 
@@ -257,10 +262,11 @@ class Export(Own):
 
     run: OneRun = tyro.MISSING
     """Folder of a run, or the file of an agent."""
-    out: Path = Path("policy.npz")
-    """The file: .npz for NumPy (with a script beside it), .onnx, or .zip for StableHLO."""
+    out: Path | None = None
+    """The file: .npz for NumPy (with a script beside it), .onnx, or .zip for StableHLO; if not
+    given, `policy` with the ending of the format."""
     to: Literal["jax", "onnx", "numpy"] | None = None
-    """The format, if the ending of the file does not tell."""
+    """The format, if the ending of the file does not tell; numpy if nothing does."""
     index: int = 0
     """Place of the seed among those of the run."""
 

@@ -10,7 +10,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from recollect.cli.plan import (
 )
 from recollect.cli.shared import console
 from recollect.report.curves import read_curve, runs_in, write_curves
+from recollect.report.live import live_table
 from recollect.report.plot import draw_curves
 from recollect.report.tables import reached, summarise, table
 from recollect.run.config import RunConfig
@@ -42,7 +43,7 @@ from recollect.run.folder import (
     read_config,
 )
 from recollect.run.log import TensorBoard
-from recollect.run.session import Until
+from recollect.run.session import Until, Watcher
 from recollect.run.show import Lines
 from recollect.run.snapshot import Snapshot
 from recollect.run.train import Training, execute, on_machines
@@ -241,21 +242,20 @@ def _delete(folder: Path) -> None:
 def _execute(job: Job, asked: Watch) -> Training:
     path = job.folder.path
     label = f"{job.name:>5}"
-    terminal = sys.stderr.isatty()
-    write = lambda line: print(line, file=sys.stderr, flush=True)
-    training = execute(
-        job.config,
-        job.until,
-        snapshot=job.snapshot,
-        callback=_evaluations(path, job, asked),
-        loggers=[TensorBoard(path / BOARD)] if asked.tensorboard else [],
-        folder=job.folder,
-        watchers=[] if asked.quiet or terminal else [Lines(job.until, label, write)],
-        progress=terminal and not asked.quiet,
-        label=label,
-        log_interval=asked.log_interval,
-        on=asked.chosen(),
-    )
+    with _shown(job, asked, label) as watchers:
+        training = execute(
+            job.config,
+            job.until,
+            snapshot=job.snapshot,
+            callback=_evaluations(path, job, asked),
+            loggers=[TensorBoard(path / BOARD)] if asked.tensorboard else [],
+            folder=job.folder,
+            watchers=watchers,
+            progress=sys.stderr.isatty() and not asked.quiet and not asked.live,
+            label=label,
+            log_interval=asked.log_interval,
+            on=asked.chosen(),
+        )
     if job.snapshot is not None and training.snapshot.iteration == job.snapshot.iteration:
         _say(
             asked,
@@ -263,6 +263,20 @@ def _execute(job: Job, asked: Watch) -> Training:
             "let it go on.",
         )
     return training
+
+
+@contextlib.contextmanager
+def _shown(job: Job, asked: Watch, label: str) -> Iterator[list[Watcher]]:
+    """A context with what shows a run, where that is no bar."""
+    terminal = sys.stderr.isatty()
+    if asked.quiet or (terminal and not asked.live):
+        yield []
+    elif terminal:
+        with live_table(job.name, job.until) as watcher:
+            yield [watcher]
+    else:  # a table that is drawn again and again is nothing for a file
+        write = lambda line: print(line, file=sys.stderr, flush=True)
+        yield [Lines(job.until, label, write)]
 
 
 def _evaluations(path: Path, job: Job, asked: Watch) -> Sequence[Evaluate]:

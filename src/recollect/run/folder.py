@@ -134,15 +134,18 @@ class RunFolder:
             ValueError: if something has to be given.
         """
         given: dict[str, Any] = dict(env=env, algorithm=algorithm, policy=policy, use=use)
-        damaged = None
+        damaged = []
         for path in reversed(self.checkpoints()):
             try:
-                return Snapshot.read(path, **given)
+                snapshot = Snapshot.read(path, **given)
             except CheckpointError as error:
-                damaged = error
+                damaged.append(error)
+                continue
+            for error in damaged:
                 warnings.warn(f"{error} The checkpoint before it is taken.", stacklevel=3)
-        if damaged is not None:
-            raise damaged
+            return snapshot
+        if damaged:
+            raise damaged[0]
         config = RunConfig.from_plain(read_config(self.path)["settings"], **given)
         return Snapshot(config, {}, 0, {}, np.zeros(0))
 
