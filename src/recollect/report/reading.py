@@ -17,7 +17,7 @@ from recollect.run.files import CONFIG, LEADING, PROGRESS, read_facts
 
 VANILLA = {"PG": "vpg", "NPG": "vnpg", "TRPO": "trpo", "PPO": "ppo"}
 REUSING = {"PG": "rpg", "NPG": "rnpg", "TRPO": "rtrpo", "PPO": "rppo"}
-BY_AGE = re.compile(r"(.+_by_age)_(\d+)")
+BY_AGE = re.compile(r"(.+_by_age|shares)_(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from recollect.agent.tune import Tuned
 from recollect.report.colours import COLOURS
@@ -37,16 +38,15 @@ def _importances(axes: Axes, found: Tuned) -> None:
 
 
 def _trials(axes: Axes, found: Tuned) -> None:
-    complete = [one for one in found.trials if one.value is not None]
-    numbers = [one.number for one in complete]
-    values = [one.value for one in complete]
+    complete = [(one.number, one.value) for one in found.trials if one.value is not None]
+    numbers, values = np.array(complete).T
     axes.plot(numbers, values, "o", color=START, label="a trial")
     axes.step(numbers, np.maximum.accumulate(values), where="post", color=TUNED, label="best")
     pruned = [one.number for one in found.trials if one.outcome == "pruned"]
     if pruned:
-        low = [min(values)] * len(pruned)
+        low = [values.min()] * len(pruned)
         axes.plot(pruned, low, "x", color=START, label="stopped early")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(title="search", xlabel="trial", ylabel="mean return while learning")
     axes.legend(frameon=False)
 
