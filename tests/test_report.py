@@ -300,7 +300,7 @@ def test_axes_have_round_numbers():
     assert 2 < high < 3
 
 
-def test_shares_are_told_by_their_mean_age_and_not_one_by_one(tmp_path):
+def test_the_window_is_told_by_its_mean_age_and_not_by_every_share(tmp_path):
     shares = {"shares_0": 0.5, "shares_1": 0.2, "shares_2": 0.3}
     run = read_run(write_run(tmp_path / "a", window=3, **shares))
     (age,) = [one for one in figures.REUSE if one.key == "mean_age"]

@@ -11,6 +11,7 @@ Numbers are rounded to three digits, so that what is printed is what was tried.
 import abc
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from recollect.algorithms import AbstractAlgorithm
@@ -272,7 +273,7 @@ def start_of(algorithm: AbstractAlgorithm, policy: Architecture, name: str) -> A
     return getattr(policy, field) if owner == "policy" else value_of(algorithm, name)
 
 
-def with_values(config: RunConfig, values: dict[str, Any]) -> RunConfig:
+def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """A configuration with other values of some settings.
 
     Args:
@@ -295,7 +296,7 @@ def with_values(config: RunConfig, values: dict[str, Any]) -> RunConfig:
     return dataclasses.replace(config, algorithm=algorithm, policy=policy)
 
 
-def for_trial(config: RunConfig, values: dict[str, Any]) -> RunConfig:
+def for_trial(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """The same with shapes that all trials have in common: the longest window, partly used."""
     if WINDOW not in values:
         return with_values(config, values)
