@@ -72,7 +72,8 @@ def test_help_and_wrong_names_need_no_jax(words, code, says):
 def test_the_help_of_every_command_needs_no_jax():
     commands = ("compare", "resume", "eval", "plot", "report", "watch", "play", "export")
     commands += ("envs", "algorithms")
-    assert {*commands} == {*flags.COMMANDS} == {*cli.COMMANDS} - {"train", "theory", "paper"}
+    several = {"train", "tune", "theory", "paper"}
+    assert {*commands} == {*flags.COMMANDS} == {*cli.COMMANDS} - several
     program = f"""
 import sys
 from recollect.cli import main

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from recollect.report.colours import ALGORITHM_COLOURS, run_colours
 from recollect.report.curves import Curve, over_seeds, read_curve, runs_in
-from recollect.report.plot import ALGORITHM_COLOURS, colours_of, draw_curves
+from recollect.report.plot import LETTERS, draw_curves, panels, save
 from recollect.run.folder import progress_rows
 
 HEADER = "seed,iteration,environment_steps,return_mean,recent_return,seconds\n"
@@ -80,9 +81,20 @@ def test_a_picture_without_episodes_says_so_and_warns_of_nothing(tmp_path):
 def test_one_colour_for_one_algorithm():
     assert len({*ALGORITHM_COLOURS.values()}) == 8
     for names in (["RNPG"], ["vpg", "RNPG"], ["K = 5", "RNPG", "K = 9"]):
-        colours = colours_of(names)
-        assert colours["RNPG"] == ALGORITHM_COLOURS["rnpg"]
-        assert len({*colours.values()}) == len(names)
+        colours = run_colours(names)
+        assert colours[names.index("RNPG")] == ALGORITHM_COLOURS["rnpg"]
+        assert len({*colours}) == len(names)
+
+
+def test_letters_are_large_enough_for_a_column(tmp_path):
+    figure, (axes,) = panels(1, 1)
+    small = axes.text(0.5, 0.5, "small", fontsize=6)
+    large = axes.set_title("large", fontsize=20)
+    for ending in ("png", "svg", "pdf"):
+        save(figure, tmp_path / f"picture.{ending}")
+    assert (small.get_fontsize(), large.get_fontsize()) == (LETTERS, 20)
+    assert axes.get_xticklabels()[0].get_fontsize() == LETTERS
+    assert b"/Type3" not in (tmp_path / "picture.pdf").read_bytes()
 
 
 def test_damaged_progress_is_one_sentence(tmp_path):

@@ -1,5 +1,6 @@
 """Exported policies act as `predict` does, without this library."""
 
+import contextlib
 import runpy
 import zipfile
 
@@ -15,6 +16,7 @@ from gymnasium import spaces
 import recollect as rc
 from recollect.agent.acting import Actor
 from recollect.agent.export import export
+from recollect.cli import main
 from recollect.policies.normaliser import Normaliser
 
 
@@ -33,6 +35,7 @@ def hosted(actions):
     return rc.host(lambda: Blank(actions), max_steps=5)
 
 
+SMALL = rc.Architecture(widths=(4,))
 BOX = spaces.Box(np.array([-0.2, -1], np.float32), np.array([0.1, 3], np.float32))
 POLICIES = {
     "softmax": (hosted(spaces.Discrete(4, start=3)), rc.Architecture(activation="silu")),
@@ -122,3 +125,17 @@ def test_what_a_format_cannot_express_is_refused(tmp_path):
     with pytest.raises(ValueError, match="to='torch' is unknown"):
         export(own, env, tmp_path / "policy", to="torch")
     assert [path.name for path in tmp_path.iterdir()] == ["policy.zip"]
+
+
+def test_the_command_names_its_file_by_the_format(tmp_path):
+    agent = rc.Agent("CartPole-v1", rc.VPG(), collector=rc.Steps(2, 8), policy=SMALL)
+    agent.learn(iterations=1)
+    agent.save(tmp_path / "agent.zip")
+    with contextlib.chdir(tmp_path):
+        assert main(["export", "agent.zip", "--to", "onnx"]) == 0
+        assert main(["export", "agent.zip"]) == 0
+    assert {*tmp_path.iterdir()} == {
+        tmp_path / name for name in ("agent.zip", "policy.onnx", "policy.npz", "policy.py")
+    }
+    with pytest.raises(ValueError, match=r"ends as a file for onnx does, not for numpy"):
+        agent.export(tmp_path / "policy.onnx", to="numpy")

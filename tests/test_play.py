@@ -1,6 +1,7 @@
 """Films of agents, of any environment that draws itself."""
 
 import io
+import shutil
 
 import gymnasium as gym
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from PIL import Image
 
 import recollect as rc
+from recollect.cli import main
 
 SMALL = dict(collector=rc.Steps(2, 8), policy=rc.Architecture(widths=(4,)))
 
@@ -48,3 +50,21 @@ def test_what_cannot_be_drawn_is_said_in_one_sentence(tmp_path):
         silent.play()
     with pytest.raises(ValueError, match=r"ends in neither \.gif nor \.mp4"):
         silent.play(tmp_path / "film.avi")
+
+
+def test_the_command_films_the_seeds_that_it_is_given(tmp_path, capsys):
+    agent = rc.Agent("CartPole-v1", rc.VPG(), **SMALL)
+    agent.learn(iterations=1)
+    agent.save(tmp_path / "agent.zip")
+    words = ["play", str(tmp_path / "agent.zip"), "--video", str(tmp_path / "film.gif")]
+    assert main([*words, "--seeds", "7"]) == 0
+    assert "the episode of seed 7, return " in capsys.readouterr().out
+    assert main([*words, "--seeds", "7", "--best-of", "2"]) == 2
+    assert "--seeds and --best-of exclude each other" in capsys.readouterr().err
+
+
+def test_a_run_that_has_learned_nothing_has_nothing_to_show(tmp_path):
+    rc.train("CartPole-v1", rc.VPG(), **SMALL, iterations=1, out=tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(ValueError, match="run has learned nothing yet; resume it first"):
+        rc.Agent.load(tmp_path / "run")

@@ -12,7 +12,7 @@ from scipy import stats
 import recollect as rc
 from recollect.algorithms import ALGORITHMS
 from recollect.refusals import SEARCH, SIGNAL
-from recollect.report import diagnosis
+from recollect.report import diagnosis, figures
 from recollect.report.colours import ALGORITHM_COLOURS, COLOURS, run_colours
 from recollect.report.compare import differences_of
 from recollect.report.figures import binned, by_age
@@ -298,6 +298,14 @@ def test_axes_have_round_numbers():
     low, high = Chart("key", "title", [wild]).range
     assert low == 0
     assert 2 < high < 3
+
+
+def test_the_window_is_told_by_its_mean_age_and_not_by_every_share(tmp_path):
+    shares = {"shares_0": 0.5, "shares_1": 0.2, "shares_2": 0.3}
+    run = read_run(write_run(tmp_path / "a", window=3, **shares))
+    (age,) = [one for one in figures.REUSE if one.key == "mean_age"]
+    np.testing.assert_allclose(age.curve(run), 0.8)
+    assert "shares_" not in page([run])
 
 
 def test_cells_of_a_heat_map_are_means():

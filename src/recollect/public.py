@@ -3,6 +3,7 @@
 from recollect.agent.agent import Agent
 from recollect.agent.callbacks import Checkpoint, Evaluate, StopOnReturn
 from recollect.agent.evaluate import Evaluation, evaluate
+from recollect.agent.tune import Tuned, tune
 from recollect.algorithms import (
     NPG,
     PG,
@@ -179,6 +180,7 @@ __all__ = [
     "Tabular",
     "TensorBoard",
     "Training",
+    "Tuned",
     "Unconstrained",
     "Uniform",
     "VTrace",
@@ -203,4 +205,5 @@ __all__ = [
     "tabular_softmax_policy",
     "tasks_on",
     "train",
+    "tune",
 ]

@@ -81,6 +81,31 @@ def to_plain(value) -> Any:
     return {OBJECT: object_name(value)}
 
 
+def to_code(value: Any) -> str:
+    """Settings as an expression of Python, with `import recollect as rc`; defaults are left out.
+
+    Example:
+        >>> import recollect as rc
+        >>> from recollect.serial import to_code
+        >>> to_code(rc.TRPO(window=5, advantages=rc.VTrace(gae_lambda=0.9)))
+        'rc.TRPO(window=5, advantages=rc.VTrace(gae_lambda=0.9))'
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return repr(value.item() if isinstance(value, np.generic) else value)
+    name = type(value).__name__
+    ours = type(value).__module__.startswith("recollect.")
+    given = []
+    for field in dataclasses.fields(value):
+        setting = getattr(value, field.name)
+        made = field.default_factory
+        usual = field.default if made is dataclasses.MISSING else made()
+        if field.init and to_plain(setting) != to_plain(usual):
+            given.append(f"{field.name}={to_code(setting)}")
+    return f"{'rc.' * ours}{name}({', '.join(given)})"
+
+
 def object_name(value: Any) -> str:
     """What a file calls something that it cannot hold: a name without addresses."""
     named = value if hasattr(value, "__qualname__") else type(value)

@@ -2940,9 +2940,9 @@ PICTURES = [
         ),
         (
             "an algorithm takes the colour of its place",
-            "colours_of",
-            "own[name] or rest[name]",
-            "COLOURS[names.index(name)]",
+            "run_colours",
+            "[colour or next(rest) for colour in chosen]",
+            "[COLOURS[place] for place, _ in enumerate(chosen)]",
             "one_colour_for_one_algorithm",
         ),
         (
@@ -3349,8 +3349,69 @@ CONTROLLERS = [
     ),
 ]
 
+TUNING = _in(
+    "test_tune",
+    (
+        "a trial is worth its last return",
+        "Search._record",
+        "learning_curves(curves, self.environment_steps).mean()",
+        "learning_curves(curves, self.environment_steps)[:, -1].mean()",
+        "the_first_trial_is_the_start_and_what_it_is_worth_is_its_learning_curve",
+    ),
+    (
+        "the difference to the start has the other sign",
+        "Tuned.gain",
+        'self.curves["tuned"].mean(1) - self.curves["start"].mean(1)',
+        'self.curves["start"].mean(1) - self.curves["tuned"].mean(1)',
+        "the_verdict_is_on_other_seeds_and_paired",
+    ),
+    (
+        "the verdict is on the seeds of the trials",
+        "Search._conclude",
+        "seeds=tuple(range(self.held_back))",
+        "seeds=tuple(tuning_seeds(self.held_back))",
+        "the_verdict_is_on_other_seeds_and_paired",
+    ),
+    (
+        "every window is a program of its own",
+        "for_trial",
+        "window=whole.most(config.algorithm.window)",
+        "window=values[WINDOW]",
+        "every_range_holds_the_start_and_changes_what_is_run",
+    ),
+    (
+        "an interrupted trial is lost",
+        "Study.put_back",
+        "self._study.enqueue_trial(trial.params)",
+        "pass",
+        "a_search_goes_on_where_it_was_stopped",
+    ),
+    (
+        "a discount is drawn and not its distance to one",
+        "BelowOne.suggest",
+        "1 - _rounded(distance)",
+        "_rounded(distance)",
+        "every_range_holds_the_start_and_changes_what_is_run",
+    ),
+    (
+        "a run in which some updates were refused has failed",
+        "failure",
+        "((codes > 0) & (codes != SIGNAL)).all()",
+        "((codes > 0) & (codes != SIGNAL)).any()",
+        "what_came_to_nothing_has_a_reason",
+    ),
+    (
+        "a study of other settings is gone on with",
+        "Study.__init__",
+        "differences(known, plain)",
+        "differences(plain, plain)",
+        "a_study_of_something_else_is_refused",
+    ),
+)
+
 MUTANTS = [
     *PICTURES,
+    *TUNING,
     *NORMALISING,
     *KEEPING,
     *MACHINES,

@@ -125,6 +125,8 @@ class Agent:
         given: dict[str, Any] = dict(env=env, algorithm=algorithm, policy=policy, use=use)
         if path.is_dir():
             snapshot = RunFolder.open(path).latest(**given)
+            if not snapshot.arrays:
+                raise ValueError(f"{path} has learned nothing yet; resume it first.")
         else:
             snapshot = Snapshot.read(path if path.exists() else path.with_suffix(".zip"), **given)
         snapshot.policies()  # whether it fits is said now

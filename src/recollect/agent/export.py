@@ -72,6 +72,11 @@ def export(
             "'jax'."
         )
     check_name("to", chosen, FORMATS)
+    if ENDINGS.get(path.suffix, chosen) != chosen:
+        raise ValueError(
+            f"path={str(path)!r} ends as a file for {ENDINGS[path.suffix]} does, not for {chosen}; "
+            "give another path, or leave out to."
+        )
     if chosen == "jax":
         replace(path, _programs(policy, env))
         return [path]

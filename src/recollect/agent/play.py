@@ -7,6 +7,7 @@ extra `video`.
 import contextlib
 import dataclasses
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -158,8 +159,14 @@ def rendering_env(config: RunConfig) -> gym.Env:
 
 
 def choose_offscreen_renderer() -> None:
-    """Let MuJoCo draw without a screen, by the first library of OpenGL that is there."""
-    if "MUJOCO_GL" in os.environ or os.environ.get("DISPLAY"):
+    """Let SDL and MuJoCo draw without a screen, where there is none.
+
+    MuJoCo takes the first library of OpenGL that is there.
+    """
+    if sys.platform != "linux" or {"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ}:
+        return
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    if "MUJOCO_GL" in os.environ:
         return
     import ctypes.util
 

@@ -44,6 +44,7 @@ COMMANDS = {
     "train": "training",
     "compare": "training",
     "resume": "training",
+    "tune": "tuning",
     "eval": "evaluating",
     "plot": "plotting",
     "report": "showing",
@@ -64,6 +65,7 @@ usage:
   recollect train --config FILE            repeat a run
   recollect compare ENV [flags]            train several algorithms on the same seeds
   recollect resume RUN                     go on with a run that was stopped
+  recollect tune ALGORITHM ENV [flags]     look for better settings by trial
   recollect eval RUN [flags]               returns of what a run has learned
   recollect plot RUN ... [flags]           learning curves of runs
   recollect report RUN ... [flags]         a page about runs, with a diagnosis in words
@@ -76,6 +78,7 @@ usage:
   recollect paper [FIGURE ...] [flags]     the experiments of the paper, an answer to every claim
   recollect COMMAND --help                 all flags of a command
   recollect train ALGORITHM --help         all flags of an algorithm
+  recollect tune ALGORITHM --help          what is searched, and why
   recollect theory EXPERIMENT --help       all flags of an experiment
   recollect --version
 
@@ -101,6 +104,7 @@ examples:
   recollect train rtrpo Hopper-v5 --on ray --cluster auto --actors 8 --lag 1
   recollect compare CartPole-v1 --algorithms vpg rpg vnpg rnpg --max-steps 200 --preset paper
   recollect compare CartPole-v1 --algorithms rnpg --windows 1 5 20
+  recollect tune rtrpo Hopper-v5 --trials 50 --environment-steps 100000
   recollect theory normality --cases 5 1 5 10 --iterations 50000
   recollect train rnpg LQC --samples 5 --advantages exact --learning-rate 1 --step-decay 0.9
   recollect train examples/vmpo.py:VMPO CartPole-v1 --environment-steps 50000
@@ -185,14 +189,14 @@ def _dispatch(words: list[str]) -> int:
         print(f"recollect {__version__}")
         return 0
     check_name("command", command, COMMANDS)
-    if command in ("train", "theory") and (not flags or flags[0] in ("--help", "-h")):
+    if command in ("train", "tune", "theory") and (not flags or flags[0] in ("--help", "-h")):
         print(HELP, end="")
         return 0 if flags else 2
     if command == "theory":
         check_name("experiment", flags[0], EXPERIMENTS)
-    if command == "train" and ":" not in flags[0] and not flags[0].startswith("-"):
+    if command in ("train", "tune") and ":" not in flags[0] and not flags[0].startswith("-"):
         check_name("algorithm", flags[0], ALGORITHMS, source="FILE.py:NAME")
-    if {"--help", "-h"} & {*flags} and command not in ("train", "theory", "paper"):
+    if {"--help", "-h"} & {*flags} and command not in ("train", "tune", "theory", "paper"):
         importlib.import_module("recollect.cli.flags").show_help(command)
     module = importlib.import_module(f"recollect.cli.{COMMANDS[command]}")
     return getattr(module, command)(flags, words)

@@ -53,6 +53,8 @@ class Watch(Machines):
     """Write event files for TensorBoard into the run folder."""
     log_interval: int = 1
     """TensorBoard is told of every so many iterations."""
+    live: bool = False
+    """Show a table with a row for each seed while the run goes on, instead of a bar."""
     quiet: bool = False
     """Print no progress, only results and errors."""
     json: bool = False
@@ -72,13 +74,9 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run(Place, Watch, Limits):
-    """How much is run, on what, and where it is kept; 100 iterations if no limit is given."""
+class Task:
+    """What is learned, and what a batch is."""
 
-    seeds: int = 5
-    """How many seeds."""
-    first_seed: int = 0
-    """The number of the first seed."""
     episodes: int | None = None
     """Collect this many whole episodes an iteration."""
     samples: int | None = None
@@ -102,6 +100,44 @@ class Run(Place, Watch, Limits):
     """With --workers or --on, seconds after which a step that does not end is an error."""
     info_keywords: tuple[str, ...] = ()
     """Figures that the environment puts into info at the end of an episode, such as is_success."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run(Task, Place, Watch, Limits):
+    """How much is run, on what, and where it is kept; 100 iterations if no limit is given."""
+
+    seeds: int = 5
+    """How many seeds."""
+    first_seed: int = 0
+    """The number of the first seed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How much is tried, and where it is kept."""
+
+    trials: int = 50
+    """Trials that the study shall have, with those that it has already."""
+    environment_steps: int = 100_000
+    """Environment steps of every seed of a trial."""
+    seeds: int = 5
+    """Seeds that a trial trains: 1000, 1001 and so on."""
+    held_back: int = 10
+    """Seeds that the best settings and those at the start are trained on in the end: 0, 1 ..."""
+    out: Path | None = None
+    """Folder of the study; if it holds one, the search goes on, beside other processes that use it.
+    If not given, the next free number below runs/tune/ENV/ALGORITHM/."""
+    storage: str | None = None
+    """URL of a database to use instead of the journal in that folder: sqlite:///FILE.db."""
+    quiet: bool = False
+    """Print no progress, only results and errors."""
+    json: bool = False
+    """Print the result as one JSON object in the last line; everything else goes to stderr."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tune(Task, Search):
+    """Look for better settings by trial, and try the best on seeds that no trial has seen."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,8 +248,11 @@ class Play(Own):
     """The film, as .gif or .mp4."""
     index: int = 0
     """Place of the seed among those of the run."""
-    best_of: int = 5
-    """Episodes to choose from."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of the episodes to choose from; one alone is the episode that is filmed."""
+    best_of: int | None = None
+    """If no seeds are given, how many episodes to choose from: those of seeds 0, 1 ...; 5 if not
+    given."""
     stochastic: bool = False
     """Draw actions instead of taking the most likely ones."""
 
@@ -224,10 +263,11 @@ class Export(Own):
 
     run: OneRun = tyro.MISSING
     """Folder of a run, or the file of an agent."""
-    out: Path = Path("policy.npz")
-    """The file: .npz for NumPy (with a script beside it), .onnx, or .zip for StableHLO."""
+    out: Path | None = None
+    """The file: .npz for NumPy (with a script beside it), .onnx, or .zip for StableHLO; if not
+    given, `policy` with the ending of the format."""
     to: Literal["jax", "onnx", "numpy"] | None = None
-    """The format, if the ending of the file does not tell."""
+    """The format, if the ending of the file does not tell; numpy if nothing does."""
     index: int = 0
     """Place of the seed among those of the run."""
 

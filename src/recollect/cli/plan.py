@@ -10,17 +10,19 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
+from recollect.agent.ranges import ranges_of, start_of
+from recollect.agent.tune import FIRST_SEED
 from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
 from recollect.checks import check_count, check_name
 from recollect.cli.fields import load, own_names, parse, rule_flags, with_rules
-from recollect.cli.flags import Comparison, Run
+from recollect.cli.flags import Comparison, Run, Search, Task, Tune
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, EnvSettings, HostEnv
@@ -33,6 +35,7 @@ from recollect.serial import from_plain
 
 Algorithm = TypeVar("Algorithm")
 Rules = TypeVar("Rules")
+Shared = TypeVar("Shared")
 DEFAULT_ITERATIONS = 100
 """If no limit is given."""
 
@@ -59,10 +62,10 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Training(Generic[Algorithm, Rules]):
+class Training(Generic[Shared, Algorithm, Rules]):
     """All flags of an algorithm."""
 
-    run: Annotated[Run, tyro.conf.arg(name="")]
+    run: Annotated[Shared, tyro.conf.arg(name="")]
     rules: Annotated[Rules, tyro.conf.arg(name="")]
     algorithm: Annotated[Algorithm, tyro.conf.arg(name="")]
     policy: Architecture
@@ -108,6 +111,8 @@ def read_training(
     *,
     asked_preset: str | None = None,
     strict: bool = True,
+    shared: Any = Run(),
+    more: Callable[[AbstractAlgorithm], str] = lambda algorithm: "",
 ) -> tuple[Training, Start, list[str]]:
     """The flags of one algorithm, what they start from, and the words that are none of them.
 
@@ -118,6 +123,8 @@ def read_training(
         program: what the help calls the command.
         asked_preset: what --preset says; looked for among the words if not given.
         strict: whether words that are no flags are an error.
+        shared: the flags that all algorithms have, with their defaults.
+        more: what the help says of the algorithm beside its flags.
     """
     asked = [word for word in words if word not in ("--help", "-h")]
     told, _ = parse(_Preset, asked, program, strict=False)
@@ -127,14 +134,14 @@ def read_training(
     algorithm = with_rules(start.preset.algorithm, chosen)
     about = (ALGORITHMS[name] if name in ALGORITHMS else type(algorithm)).__doc__ or ""
     training, unknown = parse(
-        Training[type(algorithm), rules],
+        Training[type(shared), type(algorithm), rules],
         words,
         program,
         strict=strict,
-        default=Training(Run(), rules(), algorithm, start.preset.policy),
+        default=Training(shared, rules(), algorithm, start.preset.policy),
         # Without what the docstring tells callers in Python.
         description=f"{cleandoc(about.partition('Args:')[0])}\n\nDefaults shown are "
-        f"{source_words(start.source)}.",
+        f"{source_words(start.source)}.{more(algorithm)}",
     )
     return training, start, unknown
 
@@ -168,6 +175,47 @@ def plan_training(name: str, env: str, words: list[str]) -> tuple[Plan, Run]:
     """The run that `recollect train NAME ENV` asks for."""
     training, start, _ = read_training(name, env, words, f"recollect train {name} {env}")
     return _plan(name, env, training, start, {}), training.run
+
+
+def plan_tuning(
+    name: str, env: str | None, words: list[str], program: str
+) -> tuple[Plan, Tune, list[str]]:
+    """What `recollect tune NAME ENV` starts from, and the flags that are no other command's.
+
+    Args:
+        name: of the algorithm.
+        env: name of the environment; None if only help is asked for.
+        words: the flags.
+        program: what the help calls the command.
+
+    Returns:
+        The run of a trial at the start, what is asked for, and the words that `recollect train`
+        has to be given for the same run.
+    """
+    training, start, _ = read_training(name, env, words, program, shared=Tune(), more=_ranges)
+    assert env is not None  # else help was asked for, and has ended the program
+    asked = training.run
+    task = {field.name: getattr(asked, field.name) for field in dataclasses.fields(Task)}
+    run = Run(
+        **task,
+        seeds=asked.seeds,
+        first_seed=FIRST_SEED,
+        environment_steps=asked.environment_steps,
+    )
+    plan = _plan(name, env, dataclasses.replace(training, run=run), start, {})
+    _, others = parse(Search, words, program, strict=False)
+    return plan, asked, others
+
+
+def _ranges(algorithm: AbstractAlgorithm) -> str:
+    """What is searched, for the help."""
+    found = ranges_of(algorithm)
+    lines = [
+        f"{name}: {one.described(start_of(algorithm, Architecture(), name))} ({one.why})"
+        for name, one in found.items()
+    ]
+    fixed = "A setting that a flag gives is not searched."
+    return "\n\n".join(["", f"Searched around these defaults. {fixed}", *lines])
 
 
 def plan_comparison(env: str, words: list[str]) -> tuple[list[Plan], Run]:

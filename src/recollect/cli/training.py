@@ -10,7 +10,7 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from recollect.cli.plan import (
 from recollect.cli.shared import console
 from recollect.devices import described, learning_devices
 from recollect.report.curves import read_curve, runs_in, write_curves
+from recollect.report.live import live_table
 from recollect.report.plot import draw_curves
 from recollect.report.tables import reached, summarise, table
 from recollect.run.config import RunConfig
@@ -43,7 +44,7 @@ from recollect.run.folder import (
     read_config,
 )
 from recollect.run.log import TensorBoard
-from recollect.run.session import Until
+from recollect.run.session import Until, Watcher
 from recollect.run.show import Lines
 from recollect.run.snapshot import Snapshot
 from recollect.run.train import Training, execute, on_machines
@@ -74,7 +75,7 @@ def train(flags: list[str], words: list[str]) -> int:
     name, *rest = flags
     if rest[:1] in ([], ["--help"], ["-h"]):
         read_training(name, None, rest, f"recollect train {name} ENV")
-    env, rest = _env(rest, f"recollect train {name}")
+    env, rest = env_and_flags(rest, f"recollect train {name}")
     plan, run = plan_training(name, env, rest)
     return _train(plan, run, words, f"{plan.name} on {env}: {source_words(plan.config.source)}")
 
@@ -101,7 +102,7 @@ def _train(plan: Plan, asked: Run | Repeat, words: list[str], about: str) -> int
 
 def compare(flags: list[str], words: list[str]) -> int:
     """`recollect compare ENV`."""
-    env, rest = _env(flags, "recollect compare")
+    env, rest = env_and_flags(flags, "recollect compare")
     plans, run = plan_comparison(env, rest)
     _check(run)
     path = run.out or numbered_folder(RUNS / plans[0].env_folder_name / "compare")
@@ -130,7 +131,7 @@ def resume(flags: list[str], words: list[str]) -> int:
     return _carry_out(jobs, asked, asked.run, ["recollect", *words])
 
 
-def _env(words: list[str], program: str) -> tuple[str, list[str]]:
+def env_and_flags(words: list[str], program: str) -> tuple[str, list[str]]:
     """The environment, which stands first, and the words behind it."""
     if not words or words[0].startswith("-"):
         raise ValueError(
@@ -243,21 +244,20 @@ def _delete(folder: Path) -> None:
 def _execute(job: Job, asked: Watch) -> Training:
     path = job.folder.path
     label = f"{job.name:>5}"
-    terminal = sys.stderr.isatty()
-    write = lambda line: print(line, file=sys.stderr, flush=True)
-    training = execute(
-        job.config,
-        job.until,
-        snapshot=job.snapshot,
-        callback=_evaluations(path, job, asked),
-        loggers=[TensorBoard(path / BOARD)] if asked.tensorboard else [],
-        folder=job.folder,
-        watchers=[] if asked.quiet or terminal else [Lines(job.until, label, write)],
-        progress=terminal and not asked.quiet,
-        label=label,
-        log_interval=asked.log_interval,
-        on=asked.chosen(),
-    )
+    with _shown(job, asked, label) as watchers:
+        training = execute(
+            job.config,
+            job.until,
+            snapshot=job.snapshot,
+            callback=_evaluations(path, job, asked),
+            loggers=[TensorBoard(path / BOARD)] if asked.tensorboard else [],
+            folder=job.folder,
+            watchers=watchers,
+            progress=sys.stderr.isatty() and not asked.quiet and not asked.live,
+            label=label,
+            log_interval=asked.log_interval,
+            on=asked.chosen(),
+        )
     if job.snapshot is not None and training.snapshot.iteration == job.snapshot.iteration:
         _say(
             asked,
@@ -265,6 +265,20 @@ def _execute(job: Job, asked: Watch) -> Training:
             "let it go on.",
         )
     return training
+
+
+@contextlib.contextmanager
+def _shown(job: Job, asked: Watch, label: str) -> Iterator[list[Watcher]]:
+    """A context with what shows a run, where that is no bar."""
+    terminal = sys.stderr.isatty()
+    if asked.quiet or (terminal and not asked.live):
+        yield []
+    elif terminal:
+        with live_table(job.name, job.until) as watcher:
+            yield [watcher]
+    else:  # a table that is drawn again and again is nothing for a file
+        write = lambda line: print(line, file=sys.stderr, flush=True)
+        yield [Lines(job.until, label, write)]
 
 
 def _evaluations(path: Path, job: Job, asked: Watch) -> Sequence[Evaluate]:

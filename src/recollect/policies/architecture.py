@@ -5,8 +5,9 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from recollect.checks import check_count, check_name, check_number
 from recollect.envs import LQC, AbstractEnv, HostEnv, Tabular
@@ -144,3 +145,24 @@ def make_policy(
     if start is None or isinstance(start, Architecture):
         return (start or Architecture()).build(key, env)
     return start(key)
+
+
+def traced_spread(start: InitialPolicy) -> tuple[InitialPolicy, Float[Array, ""] | None]:
+    """An architecture with its initial spread apart, as an array.
+
+    A program that builds policies is then compiled once for all spreads. Other ways to start have
+    None for a spread.
+    """
+    if start is None:
+        start = Architecture()
+    if not isinstance(start, Architecture):
+        return start, None
+    return dataclasses.replace(start, log_std=0.0), jnp.asarray(start.log_std, float)
+
+
+def with_spread(policy: AbstractPolicy, log_std: Float[Array, ""] | None) -> AbstractPolicy:
+    """A new policy with the initial spread that `traced_spread` has set apart, if it has one."""
+    if log_std is None or not isinstance(policy, Policy) or not hasattr(policy.head, "log_std"):
+        return policy
+    where = lambda policy: policy.head.log_std
+    return eqx.tree_at(where, policy, jnp.full_like(where(policy), log_std))

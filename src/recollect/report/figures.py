@@ -39,6 +39,13 @@ def _clipped(run: Run) -> np.ndarray | None:
     return None if by_age is None else np.nanmean(np.where(np.isfinite(by_age), by_age, 0), 2)
 
 
+def _mean_age(run: Run) -> np.ndarray | None:
+    shares = run.curves.get("shares")
+    if shares is None or shares.shape[2] == 1:
+        return None
+    return shares @ np.arange(shares.shape[2])
+
+
 RETURN = Figure(
     "return_mean", "Return", "Mean return of the episodes of the batch", lambda run: run.returns
 )
@@ -58,6 +65,12 @@ REUSE = (
     _column("ages_compared", "Ages compared", "Batches that the old gradient is taken from"),
     _column("ages_used", "Ages used", "Batches of the window in use"),
     _column("gain", "Gain of reuse", "Of the best window over the newest batch alone"),
+    Figure(
+        "mean_age",
+        "Mean age of what counts",
+        "Iterations since a batch arrived, by the shares of the ages",
+        _mean_age,
+    ),
 )
 STEP = (
     _column("kl", "KL of the step", "Mean KL(old ‖ new); dashed is the radius target_kl"),

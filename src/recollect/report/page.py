@@ -348,7 +348,7 @@ def _settings(runs: Sequence[Run]) -> str:
         changed = run.facts.get("changed")
         changed = changed if isinstance(changed, list) else []
         rows = [
-            f'<tr><th scope="row">{escape(str(name))}</th>'
+            f'<tr><th scope="row">{_breakable(escape(str(name)))}</th>'
             f"{_cells((_plain(ours), _plain(usual)))}</tr>"
             for name, usual, ours in (one for one in changed if len(one) == 3)
         ]
@@ -363,6 +363,11 @@ def _settings(runs: Sequence[Run]) -> str:
             f"<pre tabindex=0>{escape(everything)}</pre></details></article>"
         )
     return f"<section><h2>What was run</h2>{''.join(blocks)}</section>"
+
+
+def _breakable(name: str) -> str:
+    """The name of a setting, which a narrow screen breaks after dots and underscores."""
+    return name.replace(".", ".<wbr>").replace("_", "_<wbr>")
 
 
 def _plain(value: object) -> str:

@@ -1,4 +1,9 @@
-"""Pictures in one style: panels without a frame on a light grid, and learning curves in them."""
+"""The style of all pictures, and learning curves in it.
+
+Panels without a frame on a light grid, colours that are told apart with the common kinds of colour
+blindness (`colours`), and letters that are read in a two-column paper. Whoever draws takes its axes
+from `panels`, its colours from there, and ends with `save`.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +14,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from recollect.report.colours import ALGORITHM_COLOURS, COLOURS
+from recollect.report.colours import ALGORITHM_COLOURS, COLOURS, run_colours
 from recollect.report.curves import Axis, Curve, over_seeds
 from recollect.run.state import RECENT_EPISODES
 from recollect.statistics import standard_error
@@ -25,6 +31,8 @@ LABELS = {
 NOTHING = "no episode has ended"
 DPI = 150
 """Pixels to an inch of a picture that is written."""
+LETTERS = 11.0
+"""Least size of a letter in points, in a picture whose axes are 5.2 inches wide."""
 
 
 def panels(
@@ -58,28 +66,20 @@ def panels(
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
         one.grid(alpha=0.25)
+        one.set_axisbelow(True)
     return figure, axes
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a picture and close it; pyplot would keep an open figure in memory."""
-    figure.savefig(path, dpi=DPI)
-    plt.close(figure)
+    """Write a picture and close it; pyplot would keep an open figure in memory.
 
-
-def colours_of(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each name: an algorithm's own, and for others those that are left in turn.
-
-    Example:
-        >>> from recollect.report.plot import colours_of
-        >>> colours_of(["K = 5", "VPG"])
-        {'K = 5': '#0072b2', 'VPG': '#7f7f7f'}
+    One axes as wide as a column of a two-column paper, or two across it, have letters of 7 points.
     """
-    own = {name: ALGORITHM_COLOURS.get(name.lower()) for name in names}
-    left = [colour for colour in COLOURS if colour not in own.values()] or list(COLOURS)
-    others = [name for name in names if own[name] is None]
-    rest = {name: left[place % len(left)] for place, name in enumerate(others)}
-    return {name: own[name] or rest[name] for name in names}
+    for text in figure.findobj(Text):
+        text.set_fontsize(max(text.get_fontsize(), LETTERS))
+    with plt.rc_context({"pdf.fonttype": 42}):  # letters, which journals ask for, not drawings
+        figure.savefig(path, dpi=DPI)
+    plt.close(figure)
 
 
 def draw_curves(path: Path, curves: Sequence[Curve], x: Axis = "steps") -> list[str]:
@@ -144,7 +144,8 @@ def learning_curves(
     """
     figure, (left, right) = panels(1, 2, width=5.5, height=4.2, width_ratios=(3.0, 2.0))
     seeds = len(next(iter(curves.values())))
-    colours = colours_of([name for name in curves if name not in controls])
+    own = [name for name in curves if name not in controls]
+    colours = dict(zip(own, run_colours(own), strict=True))
     for name, returns in curves.items():
         iterations = np.arange(1, returns.shape[1] + 1)
         with np.errstate(invalid="ignore"):

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from recollect.algorithms import AbstractAlgorithm
 from recollect.collect.rollout import AbstractCollector
 from recollect.devices import side_by_side
 from recollect.envs import AbstractEnv
 from recollect.keys import numbered, stream
-from recollect.policies.architecture import InitialPolicy, make_policy
+from recollect.policies.architecture import InitialPolicy, make_policy, traced_spread, with_spread
 from recollect.run.layout import laid_out
 from recollect.run.state import (
     AbstractRun,
@@ -60,7 +60,7 @@ class CompiledRun(AbstractRun):
         self.pool = pool
 
     def start(self):
-        seeds = fresh_seeds(_start, self.problem, self.policy, self.keys)
+        seeds = fresh_seeds(_start, self.problem, *traced_spread(self.policy), self.keys)
         state = RunState(seeds=seeds, iteration=0)
         self.advance(state, 0)  # compiles, and does nothing else
         return state
@@ -82,11 +82,16 @@ class CompiledRun(AbstractRun):
     def close(self): ...
 
 
-def _start_seeds(problem, policy: InitialPolicy, keys: Key[Array, " seed"]) -> SeedState:
+def _start_seeds(
+    problem,
+    policy: InitialPolicy,
+    log_std: Float[Array, ""] | None,
+    keys: Key[Array, " seed"],
+) -> SeedState:
     algorithm, env, collector, _ = problem
 
     def one(key):
-        start = make_policy(stream(key, "policy"), env, policy)
+        start = with_spread(make_policy(stream(key, "policy"), env, policy), log_std)
         key_batch = stream(key, "batch")
         key_fisher = stream(key, "fisher batch")
         collecting = collector.init(stream(key_batch, "environments"), env)

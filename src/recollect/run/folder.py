@@ -88,15 +88,7 @@ class RunFolder:
         Raises:
             ValueError: if it holds a run, or cannot be written to.
         """
-        facts = {
-            "command": list(command),
-            "versions": versions(),
-            "name": config.algorithm_name,
-            "settings": config.plain(),
-            "changed": [list(one) for one in config.changed()],
-            "until": dataclasses.asdict(until),
-        }
-        text = json.dumps(facts, indent=2, allow_nan=False) + "\n"
+        text = _config_text(config, until, command)
         try:
             path.mkdir(parents=True, exist_ok=True)
             if overwrite:
@@ -145,15 +137,18 @@ class RunFolder:
             ValueError: if something has to be given.
         """
         given: dict[str, Any] = dict(env=env, algorithm=algorithm, policy=policy, use=use)
-        damaged = None
+        damaged = []
         for path in reversed(self.checkpoints()):
             try:
-                return Snapshot.read(path, **given)
+                snapshot = Snapshot.read(path, **given)
             except CheckpointError as error:
-                damaged = error
+                damaged.append(error)
+                continue
+            for error in damaged:
                 warnings.warn(f"{error} The checkpoint before it is taken.", stacklevel=3)
-        if damaged is not None:
-            raise damaged
+            return snapshot
+        if damaged:
+            raise damaged[0]
         config = RunConfig.from_plain(read_config(self.path)["settings"], **given)
         return Snapshot(config, {}, 0, {}, np.zeros(0))
 
@@ -337,6 +332,30 @@ def legal(name: str) -> str:
     # Windows keeps these for devices, whatever follows a dot.
     device = re.match(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|$)", name, re.I)
     return f"_{name}" if device else name or "unnamed"
+
+
+def write_config(path: Path, config: RunConfig, until: Until) -> None:
+    """Write what `recollect train --config` repeats, without the folder of a run.
+
+    Args:
+        path: of the file, which is replaced.
+        config: the settings.
+        until: the limits.
+    """
+    path.write_text(_config_text(config, until), encoding="utf-8")
+
+
+def _config_text(config: RunConfig, until: Until, command: Sequence[str] = ()) -> str:
+    """What config.json says of a run."""
+    facts = {
+        "command": list(command),
+        "versions": versions(),
+        "name": config.algorithm_name,
+        "settings": config.plain(),
+        "changed": [list(one) for one in config.changed()],
+        "until": dataclasses.asdict(until),
+    }
+    return json.dumps(facts, indent=2, allow_nan=False) + "\n"
 
 
 def _unwritable(path: Path, error: OSError) -> ValueError:

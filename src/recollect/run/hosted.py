@@ -91,7 +91,8 @@ class HostRun(AbstractRun):
         policies = [make_policy(stream(key, "policy"), self.env, self.policy) for key in self.keys]
         stack = lambda *parts: jnp.stack(parts) if eqx.is_array(parts[0]) else parts[0]
         stacked = jax.tree.map(stack, *policies)
-        seeds = fresh_seeds(_start, self.algorithm, stacked, shown, self.keys)
+        algorithm, _ = self.problem  # traced: another number compiles nothing anew
+        seeds = fresh_seeds(_start, algorithm, stacked, shown, self.keys)
         # Compiles; what it gives is not used.
         empty = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(self.keys), *x.shape)), shown)
         if len(self.names) > 1:
