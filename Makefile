@@ -28,11 +28,12 @@ lint: install
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-# The site in build/site, from local files alone; every code block is run before.
+# The site in build/site, from local files alone; every code block is run before. It is read anew
+# each time, as much of it comes from the source.
 docs: install
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,docs]'
 	$(BIN)/python tests/pages.py
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/site
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/site
 
 # Wheel and source distribution in dist/.
 dist: install

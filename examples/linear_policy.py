@@ -1,4 +1,4 @@
-"""A policy of one's own: a linear controller a = −k·s whose gains k are learned, with Gaussian noise.
+"""A policy of one's own: a linear controller a = −k·s plus Gaussian noise; the gains k are learned.
 
     python examples/linear_policy.py
 

@@ -80,7 +80,9 @@ def blocks(page: Path) -> list[Block]:
 
 def to_run(page: Path, language: str) -> str:
     """The blocks of a page in one language that are run, at smaller sizes."""
-    text = "\n".join(one.text for one in blocks(page) if one.language == language and not one.reason)
+    text = "\n".join(
+        one.text for one in blocks(page) if one.language == language and not one.reason
+    )
     for size, smaller in SMALLER.items():
         text = re.sub(size, smaller, text)
     return text
@@ -106,9 +108,9 @@ def run_session(page: Path, folder: Path) -> Iterator[tuple[list[str], int, str]
 
     for words in commands(to_run(page, "sh")):
         out = io.StringIO()
-        with contextlib.chdir(folder), contextlib.redirect_stdout(out):
-            with contextlib.redirect_stderr(out):
-                code = _run(words, main)
+        shown = contextlib.redirect_stdout(out), contextlib.redirect_stderr(out)
+        with contextlib.chdir(folder), shown[0], shown[1]:
+            code = _run(words, main)
         yield words, code, out.getvalue()
 
 

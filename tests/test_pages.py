@@ -48,7 +48,9 @@ def test_every_smaller_size_is_there_to_be_made_smaller():
 
 def test_a_block_that_is_not_run_says_why(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("*Not run here: it ends the world.*\n\n```sh\nend\n```\n\n```sh\nls # -a\n```\n")
+    page.write_text(
+        "*Not run here: it ends the world.*\n\n```sh\nend\n```\n\n```sh\nls # -a\n```\n"
+    )
     assert [one.reason for one in pages.blocks(page)] == ["it ends the world.", None]
     assert pages.commands(pages.to_run(page, "sh")) == [["ls"]]
 

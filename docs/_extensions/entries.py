@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 SECTION = re.compile(r"^(Args|Returns|Raises|Examples?):\n", re.M)
-ARGUMENT = re.compile(r"^(\w+): ", re.M)
+ARGUMENT = re.compile(r"^(\*{0,2}\w+(?:, \w+)*): ", re.M)
 LONGEST_DEFAULT = 60
 
 
@@ -182,10 +182,8 @@ def _fenced(fence: str, kind: str, head: str, body: str) -> str:
 
 def _text(text: str, owner: Callable | None) -> str:
     """A docstring as Markdown: prose, then its sections."""
-    prose, *rest = SECTION.split(text)
-    sections = zip(rest[::2], rest[1::2], strict=True)
-    parts = [_section(title, textwrap.dedent(body), owner) for title, body in sections]
-    return "\n\n".join([prose.strip(), *parts])
+    parts = [_section(title, body, owner) for title, body in sections(text).items()]
+    return "\n\n".join(parts)
 
 
 def _section(title: str, body: str, owner: Callable | None) -> str:
@@ -194,14 +192,28 @@ def _section(title: str, body: str, owner: Callable | None) -> str:
     if title in ("Args", "Raises"):
         types = {} if owner is None or title == "Raises" else _parameters(owner)
         return f"**{title}**\n\n{_arguments(body, types)}"
-    return f"**{title}**\n\n{body.strip()}"
+    return f"**{title}**\n\n{body.strip()}" if title else body
 
 
 def _arguments(body: str, types: dict[str, inspect.Parameter]) -> str:
-    _, *parts = ARGUMENT.split(body)
-    pairs = zip(parts[::2], parts[1::2], strict=True)
     kind = lambda name: _code(readable(types[name].annotation)) if name in types else ""
-    return "\n".join(_item(name, kind(name), inspect.cleandoc(text)) for name, text in pairs)
+    return "\n".join(
+        _item(names, kind(names.split(", ")[0]), inspect.cleandoc(text))
+        for names, text in arguments(body)
+    )
+
+
+def arguments(body: str) -> list[tuple[str, str]]:
+    """What a section says of every argument, or of several at once."""
+    _, *parts = ARGUMENT.split(body)
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections of a docstring by their titles; prose has none."""
+    prose, *rest = SECTION.split(text)
+    bodies = map(textwrap.dedent, rest[1::2])
+    return {"": prose.strip(), **dict(zip(rest[::2], bodies, strict=True))}
 
 
 def _doctests(body: str) -> str:

@@ -7,8 +7,10 @@ that are chosen. So words are read in stages: algorithm and environment, which c
 
 import dataclasses
 import importlib.util
+import inspect
 import itertools
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,7 +126,7 @@ def read_training(
     rules = rule_flags(start.preset.algorithm)
     chosen, _ = parse(rules, asked, program, strict=False)
     algorithm = with_rules(start.preset.algorithm, chosen)
-    about = (ALGORITHMS[name] if name in ALGORITHMS else type(algorithm)).__doc__
+    about = _prose(ALGORITHMS[name] if name in ALGORITHMS else type(algorithm))
     training, unknown = parse(
         Training[type(algorithm), rules],
         words,
@@ -134,6 +136,12 @@ def read_training(
         description=f"{about}\n\nDefaults shown are {source_words(start.source)}.",
     )
     return training, start, unknown
+
+
+def _prose(documented: Any) -> str:
+    """A docstring without its sections, which are written for Python."""
+    text = inspect.cleandoc(documented.__doc__ or "")
+    return re.split(r"^(?:Args|Returns|Example):", text, maxsplit=1, flags=re.M)[0].strip()
 
 
 def source_words(source: str | None) -> str:
