@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	&& echo $$python && break; done)
 NO_PYTHON := recollect needs Python 3.11 or later with venv; install it, or name one with PYTHON=...
 
-.PHONY: install run test lint mutants benchmark clean
+.PHONY: install run test lint docs notebooks dist mutants benchmark clean
 
 install: .venv/installed
 
@@ -27,6 +27,24 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+# The site in build/site, from local files alone; every code block is run before. It is read anew
+# each time, as much of it comes from the source.
+docs: install
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,docs]'
+	$(BIN)/python tests/pages.py
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/site
+
+# Runs the notebooks of examples/ and writes their outputs into them.
+notebooks: install
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,notebooks]'
+	$(BIN)/jupyter-execute --inplace examples/*.ipynb
+
+# Wheel and source distribution in dist/.
+dist: install
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
+	rm -rf dist
+	$(BIN)/python -m hatchling build
 
 mutants: install
 	$(BIN)/python tests/mutants/run.py

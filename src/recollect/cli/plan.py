@@ -7,11 +7,12 @@ that are chosen. So words are read in stages: algorithm and environment, which c
 
 import dataclasses
 import importlib.util
+import inspect
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
-from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -132,18 +133,22 @@ def read_training(
     rules = rule_flags(start.preset.algorithm)
     chosen, _ = parse(rules, asked, program, strict=False)
     algorithm = with_rules(start.preset.algorithm, chosen)
-    about = (ALGORITHMS[name] if name in ALGORITHMS else type(algorithm)).__doc__ or ""
+    about = _prose(ALGORITHMS[name] if name in ALGORITHMS else type(algorithm))
     training, unknown = parse(
         Training[type(shared), type(algorithm), rules],
         words,
         program,
         strict=strict,
         default=Training(shared, rules(), algorithm, start.preset.policy),
-        # Without what the docstring tells callers in Python.
-        description=f"{cleandoc(about.partition('Args:')[0])}\n\nDefaults shown are "
-        f"{source_words(start.source)}.{more(algorithm)}",
+        description=f"{about}\n\nDefaults shown are {source_words(start.source)}.{more(algorithm)}",
     )
     return training, start, unknown
+
+
+def _prose(documented: Any) -> str:
+    """A docstring without its sections, which are written for Python."""
+    text = inspect.cleandoc(documented.__doc__ or "")
+    return re.split(r"^(?:Args|Returns|Example):", text, maxsplit=1, flags=re.M)[0].strip()
 
 
 def source_words(source: str | None) -> str:
