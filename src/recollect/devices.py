@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.core
 from jax import lax
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
