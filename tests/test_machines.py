@@ -451,6 +451,7 @@ def test_an_environment_of_a_file_that_only_this_process_finds_is_made_in_actors
     find_module("own_env:Own-v0")
     assert sys.path[-1] == str(tmp_path)
     env = make("own_env:Own-v0")
+    assert env.by_value().factory.name.entry_point is sys.modules["own_env"].Own
     settings = dict(collector=Episodes(2), policy=POLICY, iterations=1)
     run = train(env, ALGORITHM, on=Local(actors=1), **settings)
     assert_same(run, train(env, ALGORITHM, **settings))
