@@ -431,12 +431,23 @@ def test_nothing_comes_between_a_program_and_its_answer(capfd):
 
 OWN = """
 import gymnasium as gym
-from test_machines import Counting
+import numpy as np
 
 gym.register("Own-v0", f"{__name__}:Own", max_episode_steps=40)
 
-class Own(Counting):
-    pass
+class Own(gym.Env):
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._observed(), {}
+
+    def step(self, action):
+        return self._observed(), float(action), False, False, {}
+
+    def _observed(self):
+        return self.np_random.random(3).astype(np.float32)
 """
 
 
@@ -451,6 +462,7 @@ def test_an_environment_of_a_file_that_only_this_process_finds_is_made_in_actors
     find_module("own_env:Own-v0")
     assert sys.path[-1] == str(tmp_path)
     env = make("own_env:Own-v0")
+    assert env.by_value().factory.name.entry_point is sys.modules["own_env"].Own
     settings = dict(collector=Episodes(2), policy=POLICY, iterations=1)
     run = train(env, ALGORITHM, on=Local(actors=1), **settings)
     assert_same(run, train(env, ALGORITHM, **settings))
