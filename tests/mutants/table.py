@@ -2992,8 +2992,8 @@ CONTROLLERS = [
         (
             "James–Stein: the window is chosen with the newest batch",
             "JamesStein.__call__",
-            "known = (memory.risks.weight > 0) & compared.usable",
-            "known = (after.weight > 0) & compared.usable",
+            "jnp.argmin(jnp.where(known, memory.risks.mean, jnp.inf))",
+            "jnp.argmin(jnp.where(after.weight > 0, after.mean, jnp.inf))",
             "estimated_noise_and_risks_are_unbiased",
         ),
         (
@@ -3091,7 +3091,7 @@ CONTROLLERS = [
             "the newest gradient is the mean of halves that are as large",
             "Gradients.parts",
             "by_age[..., :1] * self.half_shares",
-            "by_age[..., :1] * 0.5",
+            "by_age[..., :1] * jnp.full(2, 0.5)",
             "james_stein_shares",
         ),
         (
@@ -3211,13 +3211,6 @@ CONTROLLERS = [
             "RunningMeans.with_latest",
             "observed & jnp.isfinite(values**2)",
             "observed",
-            "running_means",
-        ),
-        (
-            "running means: they forget without a new value",
-            "RunningMeans.with_latest",
-            "factor * old + new, old",
-            "factor * old + new, factor * old",
             "running_means",
         ),
         (
