@@ -16,9 +16,8 @@ from commands import RECOLLECT, recollect
 
 import recollect as rc
 from recollect.agent.ranges import RANGES, for_trial, search_space, start_of, with_values
-from recollect.agent.study import Study
+from recollect.agent.study import PLACES, Study
 from recollect.agent.tune import (
-    PLACES,
     Search,
     best_of,
     failure,
@@ -223,6 +222,12 @@ def test_trials_below_the_median_are_stopped(tmp_path):
         for place in range(PLACES):
             trial.report(1e6, place + 1)
         study.complete(trial, 1e6)
+    poor, _ = study.ask(lambda trial: {})
+    stopped = []
+    for place in range(PLACES):
+        poor.report(0.0, place + 1)
+        stopped.append(poor.should_prune())
+    assert stopped == [place + 1 >= PLACES // 2 for place in range(PLACES)]
     found = search.run(tmp_path)
     assert [one.outcome for one in found.trials[5:]] == ["pruned"]
     assert found.best.value == 1e6

@@ -21,8 +21,12 @@ NAME = "recollect"
 JOURNAL = "study.journal"
 STARTUP = 10
 """Trials that are drawn at random before others follow what was learned from them."""
+PLACES = 20
+"""At which a learning curve is looked at, evenly spaced in environment steps."""
 UNPRUNED = 5
 """Trials that are finished before one may be stopped for doing worse than the median."""
+UNPRUNED_PLACES = PLACES // 2
+"""That a trial reaches in any case: what differs early is luck, and all would be stopped."""
 BEST_SHARE = 0.25
 """Of the trials, those whose settings importance is judged by."""
 JUDGED = 8
@@ -99,7 +103,7 @@ class Study:
             storage=storage,
             study_name=NAME,
             direction="maximize",
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED),
+            pruner=optuna.pruners.MedianPruner(UNPRUNED, UNPRUNED_PLACES),
             load_if_exists=True,
         )
 

@@ -2,7 +2,7 @@
 
 A trial trains several seeds in one program and is worth the mean of their learning curves: settings
 count as good that learn early and stay. A trial that does worse than the median of those before it,
-at the same share of the environment steps, is stopped. What wins was chosen for its luck, too. So
+in the second half of its environment steps, is stopped. What wins was chosen for its luck, too. So
 in the end the best settings and those that the search started from are both trained on other seeds,
 the same for both, and the difference is told with its interval.
 
@@ -27,7 +27,7 @@ from recollect.agent.ranges import (
     start_of,
     with_values,
 )
-from recollect.agent.study import Study, Trial
+from recollect.agent.study import PLACES, Study, Trial
 from recollect.algorithms import AbstractAlgorithm
 from recollect.checks import check_count
 from recollect.collect.rollout import AbstractCollector
@@ -47,8 +47,6 @@ from recollect.statistics import Estimate, bootstrap
 
 FIRST_SEED = 1000
 """Of those that trials are trained on."""
-PLACES = 20
-"""At which a learning curve is looked at, evenly spaced in environment steps."""
 BEST_SETTINGS = "best.json"
 TRIALS = "trials.csv"
 Show = Callable[[float, str], Any]
