@@ -61,7 +61,10 @@ def _works(words: str, folder: Path) -> bool:
     command = [folder / "env" / "bin" / "recollect", *words.split()]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        print(f"recollect {words}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        print(
+            f"recollect {words}: exit code {done.returncode}\n{done.stdout}{done.stderr}",
+            flush=True,
+        )
     return done.returncode == 0
 
 
