@@ -168,16 +168,18 @@ WAYS = {
 
 def answer(plain: dict[str, Any], way: str) -> tuple[Any, str]:
     """The configuration or None, and what is wrong with the refusal, if anything."""
+    from recollect import EnvironmentFailure
+
     try:
         return WAYS[way](plain), ""
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, EnvironmentFailure) as error:
         text = str(error)
         if "\n" in text:
             return None, f"several lines: {text!r}"
         if isinstance(error, TypeError) and " has no " not in text and " missing " not in text:
             return None, f"Python's own words: {text!r}"
         named = any(name in text.replace("-", "_") for name in FIELDS)
-        named = named or text.startswith("Unrecognized options: ")  # which are then named
+        named = named or text.startswith("Unrecognized options:")  # which are then named
         return None, "" if named else f"names no field: {text!r}"
     except Exception as error:
         return None, f"{type(error).__name__}: {error!r:.200}"
@@ -194,7 +196,7 @@ def know_fields() -> None:
 
     for kind in known_kinds().values():
         FIELDS.update(one.name for one in dataclasses.fields(kind))
-    FIELDS.update((*ARGUMENTS, *NAMES, "max_steps", "settings"))
+    FIELDS.update((*ARGUMENTS, *NAMES, "max_steps", "settings", "lag"))
 
 
 def fuzz(number: int, seed: int = 0) -> tuple[list[dict[str, Any]], int, list[str]]:
