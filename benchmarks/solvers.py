@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from recollect.algorithms import RNPG
 from recollect.collect.compiled import Steps
 from recollect.envs import CartPole
-from recollect.estimate.advantages import returns_to_go
 from recollect.estimate.fisher import Fisher
+from recollect.estimate.recursions import returns_to_go
 from recollect.policies import Policy, softmax_policy
 from recollect.policies.scores import score_matrix
 from recollect.report.tables import markdown

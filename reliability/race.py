@@ -12,7 +12,7 @@ RUNS = 8
 
 def claim(parent: str, begin, answers) -> None:
     """Make a numbered folder the moment that all others do."""
-    from recollect.run.folder import numbered_folder
+    from recollect.run.files import numbered_folder
 
     begin.wait()
     answers.put(numbered_folder(Path(parent)).name)
@@ -22,7 +22,7 @@ def run(parent: str, begin, answers) -> None:
     """Train in a numbered folder."""
     quiet()
     from recollect import train
-    from recollect.run.folder import numbered_folder
+    from recollect.run.files import numbered_folder
 
     begin.wait()
     out = numbered_folder(Path(parent))

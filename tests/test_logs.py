@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import recollect as rc
-from recollect.run.folder import Appended, numbered_folder
+from recollect.run.files import numbered_folder
+from recollect.run.folder import Appended
 
 SMALL = dict(collector=rc.Steps(2, 8), policy=rc.Architecture(widths=(4,)))
 ALGORITHM = rc.VPG(critic=rc.Critic(widths=(4,), epochs=1))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from recollect import runtime
-from recollect.run.folder import legal
+from recollect.run.files import legal
 from recollect.workers import on_every_core
 
 GROUPS = {

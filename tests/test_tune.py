@@ -17,12 +17,8 @@ from commands import RECOLLECT, recollect
 import recollect as rc
 from recollect.agent.ranges import RANGES, for_trial, search_space, start_of, with_values
 from recollect.agent.study import PLACES, Study
-from recollect.agent.tune import (
-    Search,
-    best_of,
-    failure,
-    learning_curves,
-)
+from recollect.agent.tune import Search, best_of
+from recollect.agent.worth import failure, learning_curves
 from recollect.algorithms import ALGORITHMS
 from recollect.cli.plan import plan_training
 from recollect.cli.tuning import verdict

@@ -29,7 +29,7 @@ from recollect.collect.rollout import AbstractCollector
 from recollect.envs import AbstractEnv, AbstractOracle, EnvSettings, HostEnv
 from recollect.policies.architecture import Architecture
 from recollect.run.config import RunConfig, check_algorithm, check_seeds, known_kinds
-from recollect.run.folder import legal
+from recollect.run.files import legal
 from recollect.run.presets import EXACT, Preset, default_collector, preset, settings_for
 from recollect.run.session import Until
 from recollect.serial import from_plain

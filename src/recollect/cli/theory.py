@@ -12,7 +12,7 @@ from recollect.cli.flags import parse
 from recollect.cli.machines import Tasks, answers
 from recollect.cli.shared import console
 from recollect.machines import tasks_on
-from recollect.run.folder import numbered_folder
+from recollect.run.files import numbered_folder
 from recollect.runtime import use_compilation_cache
 from recollect.serial import to_json, write_settings
 from recollect.theory import EXPERIMENTS

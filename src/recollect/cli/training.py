@@ -35,12 +35,12 @@ from recollect.report.live import live_table
 from recollect.report.plot import draw_curves
 from recollect.report.tables import reached, summarise, table
 from recollect.run.config import RunConfig
+from recollect.run.files import numbered_folder
 from recollect.run.folder import (
     BEST,
     RunFolder,
     delete_run,
     holds_run,
-    numbered_folder,
     read_config,
 )
 from recollect.run.log import TensorBoard

@@ -13,7 +13,8 @@ from recollect.cli.plan import plan_tuning
 from recollect.cli.shared import console
 from recollect.cli.training import RUNS, env_and_flags
 from recollect.report.search import draw_search
-from recollect.run.folder import holds_run, numbered_folder
+from recollect.run.files import numbered_folder
+from recollect.run.folder import holds_run
 from recollect.runtime import progress_bar
 from recollect.statistics import Estimate
 

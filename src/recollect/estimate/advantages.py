@@ -14,8 +14,8 @@ V(s_t).
 
 An episode that terminated is worth nothing afterwards. One that was cut, by the clock or by the end
 of the batch, goes on with V of its true last observation. All of it is recomputed at every
-iteration, so that advantages of old data are those by the current critic. The recursions run as
-associative scans over time, O(N log T) operations but only log T passes.
+iteration, so that advantages of old data are those by the current critic. `recursions.py` has the
+two lines.
 """
 
 import abc
@@ -28,20 +28,16 @@ from jaxtyping import Array, Bool, Float
 
 from recollect.batch import Batch
 from recollect.checks import check_number
-from recollect.devices import at_full_precision
 from recollect.envs.base import AbstractOracle
 from recollect.estimate.critic import Values
+from recollect.estimate.linear import linear_values
+from recollect.estimate.recursions import returns_to_go, vtrace
 from recollect.memory.weights import positive
 from recollect.policies import AbstractPolicy
 from recollect.settings import Settings
 from recollect.tree import where_mask
 
 Baseline = Literal["none", "mean", "linear", "critic"]
-RIDGE = 1e-4
-"""Penalty of the linear-quadratic fit, relative to the mean square of each feature."""
-PRODUCTS_UP_TO = 16
-"""Observations with at most this many features get all products of pairs, larger ones only
-squares."""
 LARGEST_LOG_RATIO = 80.0
 """Log-ratios are cut here before V-trace exponentiates them: e^80 is finite in single precision."""
 
@@ -358,84 +354,6 @@ def _check_values(advantages: GAE | VTrace) -> None:
             f"{type(advantages).__name__} needs values to build on, which "
             f"baseline={advantages.baseline!r} has not; use baseline='critic' or 'linear'."
         )
-
-
-def vtrace(
-    batches: Batch,
-    values: Float[Array, "*row time"],
-    next_values: Float[Array, "*row time"],
-    discount: Float[Array, ""] | float,
-    trace_decay: Float[Array, ""] | float,
-    rho: Float[Array, "*row time"],
-    c: Float[Array, "*row time"],
-) -> tuple[Float[Array, "*row time"], Float[Array, "*row time"]]:
-    """A_t and v_t − V(s_t), the two lines at the top of this file, with `trace_decay` = γλ."""
-    mask = batches.mask
-    next_values = jnp.where(batches.terminated, 0, next_values)
-    δ = where_mask(mask, batches.rewards + discount * next_values - values)
-    ended = batches.terminated | batches.truncated | ~mask
-    decay = jnp.where(ended, 0, trace_decay).astype(δ.dtype)
-    corrections = discounted_sums(rho * δ, decay * c)
-    following = jnp.concatenate(
-        [corrections[..., 1:], jnp.zeros_like(corrections[..., :1])], axis=-1
-    )
-    return δ + decay * following, corrections
-
-
-def returns_to_go(
-    rewards: Float[Array, "*row time"],
-    ended: Bool[Array, "*row time"],
-    mask: Bool[Array, "*row time"],
-    discount: Float[Array, ""] | float,
-) -> Float[Array, "*row time"]:
-    """R_t = r_t + γ R_{t+1}, which stops at the end of an episode and of the batch.
-
-    Nothing is bootstrapped.
-    """
-    decay = jnp.where(ended | ~mask, 0, discount).astype(rewards.dtype)
-    return discounted_sums(where_mask(mask, rewards), decay)
-
-
-def discounted_sums(
-    terms: Float[Array, "*row time"], decay: Float[Array, "*row time"]
-) -> Float[Array, "*row time"]:
-    """x_t = terms_t + decay_t x_{t+1}."""
-
-    def then(later, sooner):
-        decay_later, value_later = later
-        decay_sooner, value_sooner = sooner
-        return decay_sooner * decay_later, value_sooner + decay_sooner * value_later
-
-    # Time goes first, so that the scan combines whole rows of memory.
-    elements = jnp.moveaxis(decay, -1, 0), jnp.moveaxis(terms, -1, 0)
-    return jnp.moveaxis(jax.lax.associative_scan(then, elements, reverse=True)[1], 0, -1)
-
-
-@at_full_precision
-def linear_values(
-    observations: Float[Array, "*row feature"],
-    returns: Float[Array, "*row"],
-    mask: Bool[Array, "*row"],
-):
-    """Ridge regression of returns on 1, the observation and its products of pairs, as a function
-    of observations."""
-    features = where_mask(mask, _quadratic(observations))
-    flat = features.reshape(-1, features.shape[-1])
-    targets = where_mask(mask, returns).reshape(-1)
-    gram = flat.T @ flat
-    penalty = RIDGE * jnp.diagonal(gram) + jnp.finfo(gram.dtype).tiny ** 0.5
-    coefficients = jax.scipy.linalg.solve(
-        gram + jnp.diag(penalty), flat.T @ targets, assume_a="pos"
-    )
-    return lambda observations: _quadratic(observations) @ coefficients
-
-
-def _quadratic(observations: Float[Array, "*row feature"]) -> Float[Array, "*row column"]:
-    size = observations.shape[-1]
-    each = jnp.arange(size)
-    first, second = jnp.triu_indices(size) if size <= PRODUCTS_UP_TO else (each, each)
-    products = observations[..., first] * observations[..., second]
-    return jnp.concatenate([jnp.ones_like(observations[..., :1]), observations, products], axis=-1)
 
 
 def _standardised(values: Float[Array, "..."], mask: Bool[Array, "..."]) -> Float[Array, "..."]:

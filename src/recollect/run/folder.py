@@ -41,8 +41,6 @@ KEPT = 2
 """Checkpoints that are kept: if the newest is damaged, the one before is there."""
 SECONDS = 60.0
 """Between two checkpoints, at least, if nothing else is asked for."""
-LONGEST_NAME = 120
-"""Characters of a folder's name: systems allow 255 bytes, and Windows 260 for a whole path."""
 
 
 class RunFolder:
@@ -301,37 +299,6 @@ def _episodes(chunk: Chunk, row: int) -> str:
         length = chunk.episode_lengths[row, column, ending]
         lines.append(f"{total:.6f},{length:.0f},{chunk.clock[column]:.6f}\n")
     return "".join(lines)
-
-
-def numbered_folder(parent: Path) -> Path:
-    """A new folder below another, with the next free number as its name: 0001, 0002, …
-
-    Several processes that ask at once get folders of their own.
-    """
-    parent.mkdir(parents=True, exist_ok=True)
-    taken = [int(one.name) for one in parent.iterdir() if re.fullmatch(r"\d+", one.name)]
-    number = max(taken, default=0)
-    while True:
-        number += 1
-        try:
-            (parent / f"{number:04d}").mkdir()
-        except FileExistsError:
-            continue
-        return parent / f"{number:04d}"
-
-
-def legal(name: str) -> str:
-    """A name that a folder can have on any system.
-
-    Example:
-        >>> from recollect.run.folder import legal
-        >>> legal("ALE/Pong-v5"), legal("mine:Env-v0"), legal("aux.v0")
-        ('ALE-Pong-v5', 'mine-Env-v0', '_aux.v0')
-    """
-    name = re.sub(r'[<>:"/\\|?*\x00-\x1f]', "-", name).strip(". ")[:LONGEST_NAME].rstrip(". ")
-    # Windows keeps these for devices, whatever follows a dot.
-    device = re.match(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|$)", name, re.I)
-    return f"_{name}" if device else name or "unnamed"
 
 
 def write_config(path: Path, config: RunConfig, until: Until) -> None:
