@@ -220,6 +220,7 @@ MISTAKES = [
         "Error parsing --window: invalid literal for int() with base 10: 'x'; see recollect train",
     ),
     (["train", "rnpg", "CartPole-v1", "--preset"], "'--preset'. Expected 1 values; see recollect"),
+    (["train", "rnpg", "CartPole-v1", "--seeds", "1000000000"], "seeds=1000000000 are more than"),
     (["eval"], "Missing from recollect eval: RUN"),
     (["compare", "CartPole-v1", "--algorithms", "vpg", "rpgg"], "did you mean 'rpg'"),
     (["compare", "CartPole-v1", "rnpg", "vnpg"], "--algorithms rnpg vnpg"),

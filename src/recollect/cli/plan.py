@@ -21,7 +21,7 @@ import tyro
 from recollect.agent.ranges import ranges_of, start_of
 from recollect.agent.tune import FIRST_SEED
 from recollect.algorithms import ALGORITHMS, AbstractAlgorithm
-from recollect.checks import check_count, check_name
+from recollect.checks import check_name
 from recollect.cli.fields import load, own_names, parse, rule_flags, with_rules
 from recollect.cli.flags import Comparison, Run, Search, Task, Tune
 from recollect.collect.compiled import Draws, Episodes, Steps
@@ -296,7 +296,7 @@ def _plan(
     if made not in envs:
         find_module(env)
         envs[made] = made.make()
-    check_count("seeds", run.seeds, "give how many seeds to run")
+    check_seeds(run.seeds)  # before they are written out: there may be very many
     config = RunConfig(
         env=envs[made],
         algorithm=algorithm,
