@@ -2626,7 +2626,7 @@ KEEPING = [
         ),
         (
             "episodes of a session that was cut short stay in the monitor",
-            "RunFolder.begin",
+            "RunFolder._open_monitors",
             "lengths.get(name, 0))",
             "2**40)",
             "a_run_that_was_never_written_begins_anew",
@@ -2947,9 +2947,9 @@ PICTURES = [
         ),
         (
             "columns of the progress are in the order of the curves",
-            "progress_rows",
-            'sorted({*curves} - {"environment_steps"}, key=lambda name: (name not in FIRST, name))',
-            '[name for name in curves if name != "environment_steps"]',
+            "flat_curves",
+            "sorted(curves, key=order)",
+            "curves",
             "columns_of_the_progress_have_one_order",
         ),
     ),
