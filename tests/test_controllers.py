@@ -82,7 +82,7 @@ def test_without_old_shares_it_is_a_window_of_one(name):
 @pytest.mark.parametrize("how", ["reshaped", "packed", "discounted"])
 def test_halves_of_the_newest_batch_are_made_of_whole_episodes(how, monkeypatch):
     if how == "packed":
-        monkeypatch.setattr("recollect.memory.rows.CHUNK", 30)
+        monkeypatch.setattr("recollect.memory.rows.chunk_size", lambda: 30)
     algorithm = rc.RPG(window=3, discount=0.9, discount_states=how == "discounted")
 
     @eqx.filter_jit

@@ -16,6 +16,7 @@ import recollect as rc
 from recollect import devices
 from recollect.keys import seed_keys
 from recollect.policies import Policy, Softmax, mlp
+from recollect.policies.architecture import traced_spread
 from recollect.policies.scores import expected_score_matrix, score_matrix
 from recollect.run.compiled import CompiledRun, _advance, _start_seeds
 from recollect.run.state import CorePool, Limits
@@ -81,7 +82,7 @@ def test_every_product_of_a_run_has_all_digits(algorithm):
     with CorePool(1) as pool:
         env = rc.CartPole(max_steps=3)
         run = CompiledRun(env, algorithm, rc.Episodes(2), limits, architecture, keys, pool)
-    seeds = eqx.filter_eval_shape(_start_seeds, run.problem, run.policy, keys)
+    seeds = eqx.filter_eval_shape(_start_seeds, run.problem, *traced_spread(run.policy), keys)
     zero = jnp.array(0)
     program = eqx.filter_make_jaxpr(_advance)(run.problem, keys, seeds, zero, zero)[0]
     products = precisions(program.jaxpr)

@@ -246,6 +246,9 @@ def test_the_length_is_corrected_until_the_measured_divergence_is_the_radius(gue
     cliff = lambda length: jnp.where(length < 0.05, length**2, jnp.inf)
     found = computed(lambda guess: corrected_length(cliff, guess, radius, jnp.inf), guess)
     assert found < max(guess, 0.5)
+    # Rounding may leave the divergence of a direction of nothing below zero.
+    nothing = lambda guess: corrected_length(lambda _: jnp.array(-1e-9), guess, radius, jnp.inf)
+    assert np.isfinite(computed(nothing, guess))
 
 
 @pytest.mark.parametrize("entropy", [0.0, 0.5])

@@ -1335,15 +1335,22 @@ SOLVING = [
         (
             "a length is corrected as if the divergence were linear",
             "corrected_length",
-            "jnp.sqrt(AIM * radius / spent)",
-            "AIM * radius / spent",
+            "jnp.sqrt(AIM * radius / positive(spent))",
+            "AIM * radius / positive(spent)",
             "the_length_is_corrected_until_the_measured_divergence_is_the_radius",
         ),
         (
             "a length is corrected the other way round",
             "corrected_length",
-            "AIM * radius / spent",
-            "spent / (AIM * radius)",
+            "AIM * radius / positive(spent)",
+            "positive(spent) / (AIM * radius)",
+            "the_length_is_corrected_until_the_measured_divergence_is_the_radius",
+        ),
+        (
+            "a divergence below zero makes a length that is no number",
+            "corrected_length",
+            "radius / positive(spent)",
+            "radius / spent",
             "the_length_is_corrected_until_the_measured_divergence_is_the_radius",
         ),
         (

@@ -25,6 +25,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from recollect.memory.rows import Window
+from recollect.memory.weights import positive
 from recollect.policies import AbstractPolicy
 from recollect.step.solve import Solution
 
@@ -111,7 +112,8 @@ def corrected_length(
 
     def correct(carry):
         length, spent, corrections = carry
-        factor = jnp.sqrt(AIM * radius / spent)
+        # Of a step of nothing, rounding may leave a divergence below zero.
+        factor = jnp.sqrt(AIM * radius / positive(spent))
         length *= jnp.clip(factor, 1 / LARGEST_CORRECTION, LARGEST_CORRECTION)
         length = jnp.minimum(length, longest)
         return length, divergence(length), corrections + 1
