@@ -7,6 +7,7 @@ import numpy as np
 
 import recollect as rc
 from recollect.keys import Name, numbered, numbered_each, seed_keys, stream
+from recollect.policies.architecture import traced_spread
 from recollect.run.compiled import _start
 
 KEY = jax.random.key(3)
@@ -36,7 +37,8 @@ def test_seeds_have_keys_of_their_own():
 def test_the_critic_does_not_start_like_the_policy():
     algorithm = rc.TRPO(critic=rc.Critic(widths=(6,), activation="relu"))
     problem = (algorithm, rc.CartPole(max_steps=5), rc.Steps(2, 3), None)
-    seeds = _start(problem, rc.Architecture(widths=(6,)), seed_keys((0,)))
+    start = traced_spread(rc.Architecture(widths=(6,)))
+    seeds = _start(problem, *start, seed_keys((0,)))
     policy = seeds.state.policy.network.layers[0].weight
     critic = seeds.state.critic.network.layers[0].weight
     assert policy.shape == critic.shape
