@@ -19,8 +19,6 @@ from recollect.run.state import Limits, SeedState
 from recollect.runtime import use_compilation_cache
 from recollect.tree import traced_numbers
 
-COUNT = int(sys.argv[1])
-FOLDER = sys.argv[2]
 SHORT = rc.CartPole(max_steps=6)
 ARCHITECTURE = rc.Architecture(widths=(4,))
 EPISODES = 4
@@ -106,13 +104,13 @@ class Compilations(logging.Handler):
             self.names.append(record.getMessage().split()[1])
 
 
-def check_runs() -> None:
+def check_runs(count: int, folder: str) -> None:
     """Whole runs: seeds in shares, one of them filled up; rows; the environment on the host."""
     host = rc.make("CartPole-v1", engine="gymnasium")
     cases = {
-        "shares": dict(env=SHORT, seeds=COUNT + 1, collector=rc.Episodes(EPISODES)),
+        "shares": dict(env=SHORT, seeds=count + 1, collector=rc.Episodes(EPISODES)),
         "rows": dict(env=SHORT, seeds=1, collector=rc.Episodes(EPISODES)),
-        "host": dict(env=host, seeds=COUNT, collector=rc.Steps(copies=3, steps=4)),
+        "host": dict(env=host, seeds=count, collector=rc.Steps(copies=3, steps=4)),
     }
     log = Compilations()
     logging.getLogger("jax").addHandler(log)
@@ -124,11 +122,11 @@ def check_runs() -> None:
             with jax.default_device(jax.devices()[0]):
                 expected = rc.train(iterations=4, **given)
         log.names.clear()
-        rc.train(iterations=2, out=f"{FOLDER}/{name}", **given)
+        rc.train(iterations=2, out=f"{folder}/{name}", **given)
         programs = [name for name in log.names if "_run" in name or "_learn" in name]
         # One for each device, or one for all: a state lies where the next call asks for it.
-        assert 1 <= len(programs) <= (1 if name == "rows" else COUNT), programs
-        found = rc.resume(f"{FOLDER}/{name}", iterations=4, env=case["env"], progress=False)
+        assert 1 <= len(programs) <= (1 if name == "rows" else count), programs
+        found = rc.resume(f"{folder}/{name}", iterations=4, env=case["env"], progress=False)
         apart = jax.tree.map(
             lambda ours, other: np.abs(np.asarray(ours) - np.asarray(other)[: len(ours)]).max(),
             eqx.filter(found.policies, eqx.is_array),
@@ -141,11 +139,17 @@ def check_runs() -> None:
         np.testing.assert_array_equal(steps, expected.curves["environment_steps"][: len(steps)])
 
 
-assert len(jax.devices()) == COUNT
-use_compilation_cache()
-if COUNT == 4:
-    check_rows(64, 1e-6, ["cholesky", "sample", "cg"])
-    check_rows(64, 1e-6, ["ppo"])
-else:
-    check_rows(32, 1e-4, ["cg"])
-    check_runs()
+def main(count: int, folder: str) -> None:
+    """What is checked with so many devices."""
+    assert len(jax.devices()) == count
+    use_compilation_cache()
+    if count == 4:
+        check_rows(64, 1e-6, ["cholesky", "sample", "cg"])
+        check_rows(64, 1e-6, ["ppo"])
+    else:
+        check_rows(32, 1e-4, ["cg"])
+        check_runs(count, folder)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -29,6 +29,7 @@ from recollect.collect.rollout import Rollout
 from recollect.envs import LQC, CartPole, garnet
 from recollect.estimate.advantages import GAE, ExactAdvantages, Returns, VTrace
 from recollect.estimate.critic import Critic
+from recollect.estimate.evidence import clipped
 from recollect.estimate.fisher import AutoFisher, ExpectedFisher, ScoreFisher
 from recollect.estimate.shares import Uniform
 from recollect.memory.rows import Packing, recall
@@ -37,7 +38,7 @@ from recollect.policies import AbstractPolicy, Policy, ShiftPolicy, Softmax, tab
 from recollect.policies.scores import expected_score_matrix
 from recollect.step.project import Ball, Box
 from recollect.step.solve import Cholesky, ConjugateGradients, SampleSpace
-from recollect.step.surrogate import clipped, clipped_surrogate
+from recollect.step.surrogate import clipped_surrogate
 from recollect.step.trust_region import divergence
 from recollect.tree import flatten
 

@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from recollect.machines import guard
 from recollect.machines.base import (
     AbstractActor,
     AbstractMachines,
@@ -326,20 +327,6 @@ def _check_token() -> None:
             )
 
 
-GUARD = """
-import os, sys, time
-sys.stdin.read()
-for _ in range(20):
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:
-                if sys.argv[1].encode() in file.read():
-                    os.kill(int(name), 9)
-        except OSError:
-            pass
-    time.sleep(0.1)
-"""
-"""Waits until the process that has started a cluster has gone, and ends what is left of it."""
 _guards: list[subprocess.Popen] = []
 
 
@@ -348,13 +335,13 @@ def _guarded() -> Iterator[None]:
     """A context in which a cluster is started that ends with this process, whatever ends that.
 
     If it is killed, some processes of Ray would wait for a minute whether the cluster comes back.
-    A variable, by which the guard knows them, is for all that are started in this context.
+    A variable, by which `guard` knows them, is for all that are started in this context.
     """
     if sys.platform != "linux":
         yield
         return
     name = f"RECOLLECT_CLUSTER_{uuid.uuid4().hex}"
-    program = [sys.executable, "-I", "-S", "-c", GUARD, name]
+    program = [sys.executable, "-I", "-S", guard.__file__, name]
     # In a session of its own, so that no interrupt from the keyboard ends it first.
     _guards.append(subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True))
     os.environ[name] = "1"
@@ -367,8 +354,8 @@ def _guarded() -> Iterator[None]:
 def _dismiss_guards() -> None:
     """End the guards of clusters that have been shut down."""
     while _guards:
-        with _guards.pop() as guard:
-            guard.kill()
+        with _guards.pop() as process:
+            process.kill()
 
 
 @contextlib.contextmanager

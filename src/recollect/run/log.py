@@ -119,8 +119,11 @@ class TensorBoard:
     def start(self, config: RunConfig, first_step: int) -> None:
         # Events of a session that was cut short are hidden by those that are logged again.
         purge = first_step + 1 if first_step else None
+        # Names of files have seconds; another session in the same one has a file of its own.
+        suffix = f".{first_step:015d}"
         for seed in config.seeds:
-            self._writers[seed] = self._make(str(self.folder / f"seed_{seed}"), purge_step=purge)
+            folder = str(self.folder / f"seed_{seed}")
+            self._writers[seed] = self._make(folder, purge_step=purge, filename_suffix=suffix)
 
     def log(self, seed: int, step: int, figures: Mapping[str, float]) -> None:
         for tag, value in figures.items():
