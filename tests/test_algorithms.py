@@ -311,6 +311,7 @@ SHARED = {
     "weights": [PolicyRatio(truncate=0.9), PolicyRatio(self_normalise=True)],
     "shares": Uniform(1),
     "project": Box(-0.3, 0.3),
+    "critic_window": [],  # without a critic it changes nothing
 }
 ASCENT = {"learning_rate": 0.02, "step_decay": 0.5, "optimizer": "sgd", "objective_scale": True}
 NATURAL = {
@@ -335,6 +336,7 @@ CRITIC_CHANGES = {
         VTrace(truncate_c=0.5),
     ],
     "critic": dataclasses.replace(SMALL, epochs=1),
+    "critic_window": 1,
 }
 BASES = {
     "npg": RNPG(window=3, learning_rate=0.05),
