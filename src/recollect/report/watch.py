@@ -35,8 +35,8 @@ def serve(run: Path, port: int = 0, announce: Callable[[str], Any] = print) -> N
         ValueError: if the folder holds no run, or the port is taken.
     """
     with server_of(run, port) as server:
-        announce(f"{run} is shown at {server.address}; stop with Ctrl-C.")
         try:
+            announce(f"{run} is shown at {server.address}; stop with Ctrl-C.")
             server.serve_forever()
         except KeyboardInterrupt:
             announce("stopped.")
