@@ -112,8 +112,8 @@ def in_processes(function: Callable[[Any], Any], arguments: Sequence[Any]) -> li
 
 
 def on_cores(
-    function: Callable[[str], Any], names: Sequence[str], seconds: float
-) -> Iterator[tuple[str, Any]]:
+    function: Callable[[Any], Any], names: Sequence[Any], seconds: float
+) -> Iterator[tuple[Any, Any]]:
     """Names and what the function gives for them, as they are finished, one on each core.
 
     Within one process, seeds that are updated on two cores slow each other down: two processes,
