@@ -13,10 +13,11 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-from test_machines import COLLECTORS, assert_same, training
+from test_machines import COLLECTORS, POLICY, Counting, assert_same, training
 
-from recollect import Ray
+from recollect import RPG, Ray, host, tune
 
 VARIABLES = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -89,11 +90,22 @@ def test_a_cluster_gathers_what_is_gathered_here_though_an_actor_and_a_node_die(
         # The current directory is not where actors look for modules first.
         paths = session.actor(Paths).ask("searched").result(timeout=60)
         assert os.getcwd() not in paths[:-1]
+        there, here = tuning(Ray(actors=1)), tuning()
+        of = lambda found: [(one.outcome, one.value, one.values) for one in found.trials]
+        assert of(there) == of(here)
+        np.testing.assert_array_equal(there.curves["tuned"], here.curves["tuned"])
     finally:
         session.close()
     monkeypatch.setattr(sys.modules["ray"], "__version__", "2.1.0")
     with pytest.raises(ValueError, match=r"runs other versions. .* Ray: 2\.1\.0"):
         Ray(cluster=address).connect()
+
+
+def tuning(on=None):
+    """A search of two trials, in an environment that an actor cannot import."""
+    env = host(Counting, max_steps=40)
+    batch = dict(collector=COLLECTORS["steps"], policy=POLICY, environment_steps=72)
+    return tune(env, RPG(window=2), trials=2, seeds=1, held_back=1, on=on, **batch)
 
 
 class Surroundings:

@@ -30,6 +30,7 @@ from recollect.statistics import Estimate
 
 SMALL = rc.Architecture(widths=(4,))
 STEPS = 64
+RATE = "learning_rate"
 
 
 def a_search(trials=3, **changes):
@@ -83,9 +84,7 @@ def test_a_search_goes_on_where_it_was_stopped(kept):
     drawn = [json.loads(line) for line in journal.splitlines()]
     rates = [one["param_value_internal"] for one in drawn if one.get("param_name") == "damping"]
     assert not rates
-    rates = [
-        one["param_value_internal"] for one in drawn if one.get("param_name") == "learning_rate"
-    ]
+    rates = [one["param_value_internal"] for one in drawn if one.get("param_name") == RATE]
     assert rates[1] == pytest.approx(found.trials[1].values["learning_rate"], rel=1e-2)
 
 
@@ -210,23 +209,39 @@ def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path):
 
 
 def test_trials_below_the_median_are_stopped(tmp_path):
-    search = a_search(trials=6)
+    search = a_search(trials=8)
     start = {name: start_of(search.config.algorithm, SMALL, name) for name in search.space}
     study = Study(tmp_path, None, search._facts(start), {})
-    for _ in range(5):
+    for worth in (0.0, 1.0, 1e6, 1e6, 2e6):
+        assert (study.bars() == -np.inf).all()
         trial, _ = study.ask(lambda trial: {"learning_rate": 0.1})
-        for place in range(PLACES):
-            trial.report(1e6, place + 1)
-        study.complete(trial, 1e6)
-    poor, _ = study.ask(lambda trial: {})
-    stopped = []
-    for place in range(PLACES):
-        poor.report(0.0, place + 1)
-        stopped.append(poor.should_prune())
-    assert stopped == [place + 1 >= PLACES // 2 for place in range(PLACES)]
+        study.record(trial, np.where(np.arange(PLACES) == 15, np.nan, worth), 1.0)
+        study.complete(trial, worth)
+    bars = study.bars()
+    assert (bars == -np.inf).tolist() == [place + 1 < PLACES // 2 for place in range(PLACES)]
+    assert set(bars[-4:]) == {1e6}
+    assert np.isnan(bars[15])
     found = search.run(tmp_path)
-    assert [one.outcome for one in found.trials[5:]] == ["pruned"]
-    assert found.best.value == 1e6
+    assert [one.outcome for one in found.trials[5:]] == ["pruned"] * 3
+    assert found.best.value == 2e6
+
+
+def test_several_trials_at_once_and_all_that_were_interrupted_are_tried_again(kept, tmp_path):
+    def stop(fraction, note):
+        if fraction >= 1 / 5:  # one has ended, and two more have begun
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        a_search().run(tmp_path, show=stop, on=rc.Local(actors=2))
+    found = a_search().run(tmp_path)
+    assert [one.number for one in found.trials] == [0, 3, 4]
+    drawn = [json.loads(line) for line in (tmp_path / "study.journal").read_text().splitlines()]
+    rates = [one["param_value_internal"] for one in drawn if one.get("param_name") == RATE]
+    assert rates[3:] == pytest.approx(rates[1:3])
+    one, other = found.trials[0], kept[2].trials[0]
+    assert (one.outcome, one.value, one.values) == (other.outcome, other.value, other.values)
+    with pytest.raises(ValueError, match="lag=1 is for actors that collect"):
+        a_search().run(on=rc.Local(lag=1))
 
 
 def test_importance_finds_what_matters(tmp_path):

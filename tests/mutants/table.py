@@ -3354,8 +3354,8 @@ TUNING = _in(
     (
         "a trial is worth its last return",
         "Search._record",
-        "learning_curves(curves, self.environment_steps).mean()",
-        "learning_curves(curves, self.environment_steps)[:, -1].mean()",
+        "found.curves.mean()",
+        "found.curves[:, -1].mean()",
         "the_first_trial_is_the_start_and_what_it_is_worth_is_its_learning_curve",
     ),
     (
@@ -3406,6 +3406,34 @@ TUNING = _in(
         "differences(known, plain)",
         "differences(plain, plain)",
         "a_study_of_something_else_is_refused",
+    ),
+    (
+        "a trial is judged by the best of those that are finished",
+        "Study.bars",
+        "np.median(there)",
+        "np.max(there)",
+        "trials_below_the_median_are_stopped",
+    ),
+    (
+        "a trial may be stopped from its beginning on",
+        "Study.bars",
+        "range(UNPRUNED_PLACES, PLACES + 1)",
+        "range(1, PLACES + 1)",
+        "trials_below_the_median_are_stopped",
+    ),
+    (
+        "of several trials that were interrupted only the first is tried again",
+        "Search._try",
+        "for trial, _ in under_way:",
+        "for trial, _ in [under_way[0]]:",
+        "several_trials_at_once_and_all_that_were_interrupted_are_tried_again",
+    ),
+    (
+        "only one trial is under way",
+        "Search._try",
+        "min(at_once, self.trials - len(done))",
+        "1",
+        "several_trials_at_once_and_all_that_were_interrupted_are_tried_again",
     ),
 )
 

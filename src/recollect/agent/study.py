@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from recollect.agent.ranges import DISTANCE
 from recollect.run.session import deferred_interrupts
 from recollect.serial import differences
@@ -34,6 +37,7 @@ JUDGED = 8
 SETTINGS = "settings"
 VALUES = "values"
 REASON = "reason"
+SECONDS = "seconds"
 """Attributes of studies and trials."""
 
 
@@ -103,7 +107,6 @@ class Study:
             storage=storage,
             study_name=NAME,
             direction="maximize",
-            pruner=optuna.pruners.MedianPruner(UNPRUNED, UNPRUNED_PLACES),
             load_if_exists=True,
         )
 
@@ -123,6 +126,28 @@ class Study:
             values = suggest(trial)
             trial.set_user_attr(VALUES, values)
             return trial, values
+
+    def bars(self) -> Float[np.ndarray, " place"]:
+        """Below which a trial that begins now is to be stopped, at each place: the median of those
+        that are finished. Minus infinity where it goes on in any case, NaN where nothing is known.
+        """
+        found = np.full(PLACES, -np.inf)
+        complete = self._study.get_trials(
+            deepcopy=False, states=(self._optuna.trial.TrialState.COMPLETE,)
+        )
+        if len(complete) >= UNPRUNED:
+            for place in range(UNPRUNED_PLACES, PLACES + 1):
+                known = [one.intermediate_values.get(place, np.nan) for one in complete]
+                there = np.array(known)[np.isfinite(known)]
+                found[place - 1] = np.median(there) if there.size else np.nan
+        return found
+
+    def record(self, trial: Any, told: Float[np.ndarray, " place"], seconds: float) -> None:
+        """Write down how a trial did on its way, from which `bars` follow, and what it took."""
+        with deferred_interrupts():
+            for place in np.flatnonzero(np.isfinite(told)):
+                trial.report(float(told[place]), int(place) + 1)
+            trial.set_user_attr(SECONDS, seconds)
 
     def complete(self, trial: Any, value: float) -> None:
         """Say what came out of a trial."""
@@ -155,7 +180,7 @@ class Study:
             reason = one.user_attrs.get(REASON, "")
             if one.state == states.FAIL and not reason:
                 continue
-            seconds = one.duration.total_seconds() if one.duration else 0.0
+            seconds = one.user_attrs.get(SECONDS, 0.0)
             value = one.value if one.state == states.COMPLETE else None
             values = one.user_attrs.get(VALUES, {})
             found.append(Trial(one.number, outcomes[one.state], value, values, seconds, reason))

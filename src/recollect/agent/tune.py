@@ -7,12 +7,13 @@ in the end the best settings and those that the search started from are both tra
 the same for both, and the difference is told with its interval.
 
 A trial costs a training; all share one compiled program (`ranges`). The verdict costs two.
+`trainers` says where trials are trained, and how many at once.
 """
 
 import dataclasses
 import functools
 import sys
-import warnings
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,18 +29,17 @@ from recollect.agent.ranges import (
     with_values,
 )
 from recollect.agent.study import Study, Trial
-from recollect.agent.worth import Watch, failure, learning_curves, places_of
+from recollect.agent.trainers import Begin, Moved, Result, Run, trainers
+from recollect.agent.worth import places_of
 from recollect.algorithms import AbstractAlgorithm
 from recollect.checks import check_count
 from recollect.collect.rollout import AbstractCollector
 from recollect.envs import EnvironmentFailure, EnvSettings
+from recollect.machines import AbstractMachines
 from recollect.policies.architecture import Architecture, InitialPolicy
 from recollect.run.config import RunConfig
 from recollect.run.folder import write_config
 from recollect.run.session import Until
-from recollect.run.show import fraction_done
-from recollect.run.state import Curves
-from recollect.run.train import execute
 from recollect.runtime import progress_bar
 from recollect.serial import to_code, write_csv
 from recollect.settings import answering
@@ -162,6 +162,7 @@ def tune(
     out: str | Path | None = None,
     storage: str | None = None,
     progress: bool | None = None,
+    on: AbstractMachines | None = None,
 ) -> Tuned:
     """Look for better settings by trial, and try the best on seeds that the search never saw.
 
@@ -178,6 +179,8 @@ def tune(
             may use at once; in memory alone if not given.
         storage: URL of a database to use instead of the journal, such as `sqlite:///study.db`.
         progress: show a progress bar; if not given, when standard error is a terminal.
+        on: machines, `Local(actors=8)` or `Ray(actors=8, cluster=...)`, on which so many trials are
+            trained at once, each with one CPU; one after another in this process if not given.
 
     Returns:
         The best settings, what became of all trials, and learning curves on the held-back seeds.
@@ -197,7 +200,8 @@ def tune(
     search = Search(config, environment_steps, trials, held_back)
     visible = sys.stderr.isatty() if progress is None else progress
     with progress_bar(visible, "tuning") as show:
-        return search.run(out=None if out is None else Path(out), storage=storage, show=show)
+        place = None if out is None else Path(out)
+        return search.run(out=place, storage=storage, show=show, on=on)
 
 
 def tuning_seeds(count: int) -> range:
@@ -236,17 +240,13 @@ class Search:
         """The ranges, by the names of the settings."""
         return search_space(self.config, self.fixed)
 
-    @property
-    def until(self) -> Until:
-        """When a trial ends."""
-        return Until(environment_steps=self.environment_steps)
-
     def run(
         self,
         out: Path | None = None,
         storage: str | None = None,
         show: Show = lambda fraction, note: None,
         ended: Callable[[Trial, Trial | None], Any] = lambda trial, best: None,
+        on: AbstractMachines | None = None,
     ) -> Tuned:
         """Search until there are as many trials as asked for, and try the best.
 
@@ -255,6 +255,7 @@ class Search:
             storage: URL of a database instead of a journal.
             show: is told how far the search is.
             ended: is told of every trial that has ended, and of the best so far.
+            on: machines on which several trials are trained at once; this process if None.
         """
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
@@ -265,11 +266,9 @@ class Search:
         for name, one in self.space.items():
             first |= one.first(name, start[name])
         study = Study(out, storage, self._facts(start), first)
-        while len(done := study.trials()) < self.trials:
-            self._try_one(study, done, start, show)
-            *_, latest = study.trials()
-            ended(latest, _best_or_none(study.trials()))
-        found = self._conclude(study, done, start, show)
+        with trainers(on) as (at_once, begin):
+            self._try(study, start, at_once, begin, show, ended)
+            found = self._conclude(study, start, begin, show)
         if out is not None:
             found.write(out)
         return found
@@ -280,53 +279,71 @@ class Search:
         steps = {"environment_steps": self.environment_steps}
         return self.config.plain() | steps | {"ranges": ranges}
 
-    def _try_one(
-        self, study: Study, done: list[Trial], start: Mapping[str, Any], show: Show
+    def _try(
+        self,
+        study: Study,
+        start: Mapping[str, Any],
+        at_once: int,
+        begin: Begin,
+        show: Show,
+        ended: Callable[[Trial, Trial | None], Any],
     ) -> None:
-        """Train the settings that the study wants to know of."""
-        trial, values = study.ask(
-            lambda trial: {
-                name: one.suggest(trial, name, start[name]) for name, one in self.space.items()
-            }
-        )
+        """Train what the study wants to know of, until there are enough trials."""
+        suggest = lambda trial: {
+            name: one.suggest(trial, name, start[name]) for name, one in self.space.items()
+        }
+        under_way: deque[tuple[Any, Callable[[Moved], Result]]] = deque()
+        try:
+            while len(done := study.trials()) < self.trials:
+                while len(under_way) < min(at_once, self.trials - len(done)):
+                    trial, values = study.ask(suggest)
+                    config = for_trial(self.config, values)
+                    name = f"trial {trial.number}"
+                    run = Run(name, config, self.environment_steps, study.bars())
+                    under_way.append((trial, begin(run)))
+                # The first that has begun, whichever ends first: see `trainers`.
+                trial, result = under_way[0]
+                found = _result_or_failure(result, self._told(show, trial, done))
+                under_way.popleft()
+                self._record(study, trial, found)
+                ended(*_latest_and_best(study.trials(), trial.number))
+        except BaseException:
+            for trial, _ in under_way:
+                study.put_back(trial)
+            raise
+
+    def _told(self, show: Show, trial: Any, done: list[Trial]) -> Moved:
+        """Says how far the search is while it waits for a trial."""
         best = _best_or_none(done)
         note = f"trial {trial.number}" + (f"  best {best.value:.4g}" if best else "")
-        total = self.trials + 2
-        moved = lambda fraction: show((len(done) + fraction) / total, note)
-        watch = Watch(trial, self.until, moved)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the reason of a failure is kept with the trial
-                config = for_trial(self.config, values)
-                training = execute(config, self.until, watchers=[watch], progress=False)
-        except EnvironmentFailure as error:
-            study.fail(trial, str(error))
-        except BaseException:
-            study.put_back(trial)
-            raise
-        else:
-            self._record(study, trial, watch.pruned, training.curves)
+        moved = lambda fraction: show((len(done) + fraction) / (self.trials + 2), note)
+        moved(0)
+        return moved
 
-    def _record(self, study: Study, trial: Any, pruned: bool, curves: Curves) -> None:
+    def _record(self, study: Study, trial: Any, found: Result | EnvironmentFailure) -> None:
         """Say what came out of a trial."""
-        reason = failure(curves)
-        if pruned:
+        if isinstance(found, EnvironmentFailure):
+            study.fail(trial, str(found))
+            return
+        study.record(trial, found.told, found.seconds)
+        if found.stopped:
             study.prune(trial)
-        elif reason:
-            study.fail(trial, reason)
+        elif found.reason:
+            study.fail(trial, found.reason)
         else:
-            study.complete(trial, float(learning_curves(curves, self.environment_steps).mean()))
+            study.complete(trial, float(found.curves.mean()))
 
-    def _conclude(
-        self, study: Study, done: list[Trial], start: Mapping[str, Any], show: Show
-    ) -> Tuned:
+    def _conclude(self, study: Study, start: Mapping[str, Any], begin: Begin, show: Show) -> Tuned:
         """Train the best settings and those of the start on seeds that no trial has seen."""
+        done = study.trials()
         values = best_of(done).values
         before = dataclasses.replace(self.config, seeds=tuple(range(self.held_back)))
         tuned = with_values(before, values) if values != start else before
-        curves = {"start": self._held_back(before, 0, show)}
-        same = tuned is before
-        curves["tuned"] = curves["start"] if same else self._held_back(tuned, 1, show)
+        configs = [before] if tuned is before else [before, tuned]
+        runs = [begin(Run("held-back seeds", one, self.environment_steps)) for one in configs]
+        share = lambda place, fraction: (self.trials + place + fraction) / (self.trials + 2)
+        told = lambda place: lambda fraction: show(share(place, fraction), "held-back seeds")
+        curves = [result(told(place)).curves for place, result in enumerate(runs)]
         return Tuned(
             config=tuned,
             start=before,
@@ -334,17 +351,8 @@ class Search:
             environment_steps=self.environment_steps,
             trials=tuple(done),
             importances=study.importances(),
-            curves=curves,
+            curves={"start": curves[0], "tuned": curves[-1]},
         )
-
-    def _held_back(
-        self, config: RunConfig, place: int, show: Show
-    ) -> Float[np.ndarray, "seed place"]:
-        """Learning curves of settings on the held-back seeds."""
-        share = lambda session: self.trials + place + fraction_done(session, self.until)
-        moved = lambda session, chunk: show(share(session) / (self.trials + 2), "held-back seeds")
-        training = execute(config, self.until, watchers=[moved], progress=False)
-        return learning_curves(training.curves, self.environment_steps)
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
@@ -358,6 +366,22 @@ def best_of(trials: Sequence[Trial]) -> Trial:
         reason = trials[-1].reason if trials else "there was none"
         raise ValueError(f"none of {len(trials)} trials came to its end; the last one: {reason}.")
     return best
+
+
+def _result_or_failure(
+    result: Callable[[Moved], Result], moved: Moved
+) -> Result | EnvironmentFailure:
+    """What came of a run, or how its environment failed; waits for it."""
+    try:
+        return result(moved)
+    except EnvironmentFailure as failure:
+        return failure
+
+
+def _latest_and_best(trials: Sequence[Trial], number: int) -> tuple[Trial, Trial | None]:
+    """The trial of a number, and the best so far."""
+    (latest,) = [one for one in trials if one.number == number]
+    return latest, _best_or_none(trials)
 
 
 def _best_or_none(trials: Sequence[Trial]) -> Trial | None:

@@ -1,4 +1,4 @@
-"""What a trial of a search is worth: the mean of its learning curve, told as it goes on."""
+"""What a trial of a search is worth: the mean of its learning curve, looked at as it goes on."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,34 +14,47 @@ from recollect.run.state import Curves
 
 
 class Watch:
-    """A watcher that tells Optuna how a trial does, and stops it if that is not enough.
+    """A watcher that keeps how a trial does, and stops it if that is not enough.
 
-    What is told at a place does not depend on how long chunks are.
+    What is found at a place does not depend on how long chunks are.
+
+    Args:
+        bars: at each place, what the best mean so far must not be below; NaN or minus infinity
+            where anything will do; None everywhere.
+        until: when the trial ends.
+        moved: is told which share is done.
     """
 
-    def __init__(self, trial: Any, until: Until, moved: Callable[[float], Any]):
-        self.trial = trial
+    def __init__(
+        self,
+        bars: Float[np.ndarray, " place"] | None,
+        until: Until,
+        moved: Callable[[float], Any],
+    ):
+        self.bars = np.full(PLACES, -np.inf) if bars is None else bars
         self.until = until
         self.moved = moved
-        self.pruned = False
-        self._told = 0
+        self.told = np.full(PLACES, np.nan)
+        """The mean of the learning curves so far, at each place that was reached."""
+        self.stopped = False
+        self._reached = 0
 
     def __call__(self, session: Session, chunk: Chunk) -> bool:
         self.moved(fraction_done(session, self.until))
         budget = self.until.environment_steps or 1
         reached = min(PLACES, int(PLACES * session.environment_steps.min() / budget))
-        if reached == self._told:
+        if reached == self._reached:
             return True
         means = learning_curves(session.curves, budget).mean(0)
         so_far = np.cumsum(means) / np.arange(1, PLACES + 1)
-        for place in range(self._told, reached):
+        for place in range(self._reached, reached):
             if np.isfinite(so_far[place]):
-                self.trial.report(float(so_far[place]), place + 1)
+                self.told[place] = so_far[place]
                 # At the last place there is nothing left to save.
-                worse = place + 1 < PLACES and self.trial.should_prune()
-                self.pruned = self.pruned or bool(worse)
-        self._told = reached
-        return not self.pruned
+                worse = place + 1 < PLACES and np.nanmax(self.told) < self.bars[place]
+                self.stopped = self.stopped or bool(worse)
+        self._reached = reached
+        return not self.stopped
 
 
 def places_of(environment_steps: int) -> Float[np.ndarray, " place"]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from recollect.cli import ALGORITHMS
-from recollect.cli.machines import Machines
+from recollect.cli.machines import Machines, Trials
 
 Runs = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 OneRun = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -113,7 +113,7 @@ class Run(Task, Place, Watch, Limits):
 
 
 @dataclasses.dataclass(frozen=True)
-class Search:
+class Search(Trials):
     """How much is tried, and where it is kept."""
 
     trials: int = 50

@@ -39,8 +39,8 @@ class Machines:
         for flag, given in (("actors", self.actors), ("lag", self.lag)):
             if given:
                 raise ValueError(
-                    f"--{flag} {given} says how other processes step environments; give --on "
-                    "local or --on ray too."
+                    f"--{flag} {given} says how other processes are used; give --on local or "
+                    "--on ray too."
                 )
         return None
 
@@ -60,6 +60,24 @@ class Tasks:
         machines = Machines(on=self.on, cluster=self.cluster).chosen()
         assert machines is not None  # as --on is given
         return machines
+
+
+@dataclasses.dataclass(frozen=True)
+class Trials:
+    """Where trials are trained."""
+
+    on: Literal["local", "ray"] | None = None
+    """Train several trials at once, each with one CPU, in processes of this machine or on a Ray
+    cluster; one after another in this process if not given."""
+    actors: int | None = None
+    """For --on: trials at once, on which the search depends; one for each CPU if not given."""
+    cluster: str | None = None
+    """For --on ray: `auto` for the cluster of this machine, or HOST:PORT; a new one on this machine
+    if not given."""
+
+    def chosen(self) -> "AbstractMachines | None":
+        """What `tune` is to be given."""
+        return Machines(on=self.on, actors=self.actors, cluster=self.cluster).chosen()
 
 
 @contextlib.contextmanager

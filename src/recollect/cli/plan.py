@@ -206,6 +206,7 @@ def plan_tuning(
         seeds=asked.seeds,
         first_seed=FIRST_SEED,
         environment_steps=asked.environment_steps,
+        on=asked.on,
     )
     plan = _plan(name, env, dataclasses.replace(training, run=run), start, {})
     _, others = parse(Search, words, program, strict=False)

@@ -4,14 +4,17 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from recollect.agent.ranges import RANGES
 from recollect.agent.study import Trial, import_optuna
 from recollect.agent.tune import BEST_SETTINGS, TRIALS, Search, Tuned
 from recollect.cli.flags import Tune
+from recollect.cli.machines import answers
 from recollect.cli.plan import plan_tuning
 from recollect.cli.shared import console
 from recollect.cli.training import RUNS, env_and_flags
+from recollect.machines import AbstractMachines
 from recollect.report.search import draw_search
 from recollect.run.files import numbered_folder
 from recollect.run.folder import holds_run
@@ -29,6 +32,7 @@ def tune(flags: list[str], words: list[str]) -> int:
     env, rest = env_and_flags(rest, f"recollect tune {name}")
     plan, asked, others = plan_tuning(name, env, rest, f"recollect tune {name} {env}")
     import_optuna()
+    on = asked.chosen()
     search = Search(
         plan.config, asked.environment_steps, asked.trials, asked.held_back, _given(rest)
     )
@@ -36,14 +40,15 @@ def tune(flags: list[str], words: list[str]) -> int:
         raise ValueError(f"{asked.out} holds a run, which is no study; choose another folder.")
     parent = RUNS / "tune" / plan.env_folder_name / plan.folder_name
     out = asked.out or numbered_folder(parent)
-    try:
-        found = _searched(search, asked, out)
-        draw_search(out / PICTURE, found)
-    except BaseException as stop:
-        place = [] if asked.out else ["--out", str(out)]
-        stop.add_note(f"go on with: {shlex.join(['recollect', *words, *place])}")
-        raise
-    _tell(found, asked, out, ["recollect", "train", name, env, *others])
+    with answers(asked.json and asked.on == "ray") as answer:
+        try:
+            found = _searched(search, asked, out, on)
+            draw_search(out / PICTURE, found)
+        except BaseException as stop:
+            place = [] if asked.out else ["--out", str(out)]
+            stop.add_note(f"go on with: {shlex.join(['recollect', *words, *place])}")
+            raise
+        _tell(found, asked, out, ["recollect", "train", name, env, *others], answer)
     return 0
 
 
@@ -53,7 +58,7 @@ def _given(words: list[str]) -> tuple[str, ...]:
     return tuple(name for name in RANGES if f"--{name.replace('_', '-')}" in given)
 
 
-def _searched(search: Search, asked: Tune, out: Path) -> Tuned:
+def _searched(search: Search, asked: Tune, out: Path, on: AbstractMachines | None) -> Tuned:
     """The result of a search that is shown as it goes on."""
     out_of = console(stderr=True)
     terminal = sys.stderr.isatty()
@@ -66,7 +71,7 @@ def _searched(search: Search, asked: Tune, out: Path) -> Tuned:
         names = ", ".join(search.space)
         console(stderr=asked.json).print(f"searches {names}; kept in {out}", soft_wrap=True)
     with progress_bar(terminal and not asked.quiet, "tuning") as show:
-        return search.run(out, asked.storage, show, ended)
+        return search.run(out, asked.storage, show, ended, on)
 
 
 def _line(trial: Trial, best: Trial | None) -> str:
@@ -77,8 +82,8 @@ def _line(trial: Trial, best: Trial | None) -> str:
     return f"trial {trial.number}: {came}{why} ({trial.seconds:.0f} s){of_best}"
 
 
-def _tell(found: Tuned, asked: Tune, out: Path, train: list[str]) -> None:
-    """Print what was found, and what it is worth."""
+def _tell(found: Tuned, asked: Tune, out: Path, train: list[str], answer: TextIO) -> None:
+    """Print what was found, and what it is worth; as JSON where a program expects the answer."""
     show = lambda text: console(stderr=asked.json).print(text, soft_wrap=True)
     best = found.best
     counted = [one.outcome for one in found.trials]
@@ -108,7 +113,7 @@ def _tell(found: Tuned, asked: Tune, out: Path, train: list[str]) -> None:
             "flags": found.flags,
             "config": str(out / BEST_SETTINGS),
         }
-        print(json.dumps(figures))
+        print(json.dumps(figures), file=answer)
 
 
 def _interval(one: Estimate, sign: str) -> str:

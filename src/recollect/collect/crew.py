@@ -35,10 +35,15 @@ class Unit:
     iteration: int
     group: int
     arguments: tuple[Any, ...]
+    name: str = ""
+    """What errors call it; its iteration if not given."""
     done: Future = dataclasses.field(default_factory=Future)
     """Of what the actor answers, or of the failure of the environment."""
     lost: int = 0
     """Times that an actor died with it."""
+
+    def __post_init__(self):
+        self.name = self.name or f"iteration {self.iteration + 1}"
 
     @property
     def order(self) -> tuple[int, int]:
@@ -271,9 +276,9 @@ class Crew:
             if unit.lost > RETRIES:
                 unit.done.set_exception(
                     EnvironmentFailure(
-                        f"iteration {unit.iteration + 1}: the process of an actor died in the same "
-                        f"unit {unit.lost} times; the environment may end it, hang, or need more "
-                        f"memory than there is. {reason}"
+                        f"{unit.name}: the process of an actor died in the same unit {unit.lost} "
+                        "times; the environment may end it, hang, or need more memory than there "
+                        f"is. {reason}"
                     )
                 )
             else:
