@@ -37,7 +37,7 @@ from recollect.cli.plan import find_module
 from recollect.collect.elsewhere import Elsewhere
 from recollect.collect.gathering import Here
 from recollect.keys import seed_keys
-from recollect.machines import ActorDied, map_tasks, tasks_at_once
+from recollect.machines import ActorDied, map_kept, map_tasks, tasks_at_once, tasks_kept
 from recollect.machines.packing import packed, unpacked
 from recollect.policies.architecture import make_policy
 from recollect.run.checkpoint import named_arrays, read, write
@@ -398,6 +398,28 @@ def test_tasks_are_done_on_the_machines_of_their_context():
         assert arrived[3] == (0, 1)  # what had arrived before the failure
         assert map_tasks(eval, ["__import__('os').getpid()"]) != [os.getpid()]
     assert tasks_at_once() == cores()
+
+
+def done_once(task):
+    """Twice a number, which has to be one; may be asked for once."""
+    folder, word = task
+    (folder / word).touch(exist_ok=False)
+    return {"twice": 2 * int(word), "name": np.array(word)}
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_tasks_that_are_kept_are_not_done_again(apart, tmp_path):
+    done = tmp_path / "done"
+    done.mkdir()
+    tasks = [(done, word) for word in ("3", "one", "2")]
+    with tasks_on(Local(actors=1)), tasks_kept(tmp_path / "kept"):
+        with pytest.raises(ValueError, match="invalid literal"):
+            map_kept(done_once, tasks, apart)
+        found = map_kept(done_once, [tasks[2], tasks[0]], apart)
+        assert [int(arrays["twice"]) for arrays in found] == [4, 6]
+        assert [arrays.keys() for arrays in found] == [{"twice", "name"}] * 2
+    with pytest.raises(FileExistsError):
+        map_kept(done_once, tasks[:1], apart)
 
 
 def test_flags_say_where_environments_are_stepped():

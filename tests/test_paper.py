@@ -17,6 +17,7 @@ import pytest
 
 from recollect.algorithms import VPG
 from recollect.algorithms.npg import NPG
+from recollect.machines import File
 from recollect.paper import Paper
 from recollect.paper.attribution import (
     BEYOND,
@@ -28,7 +29,7 @@ from recollect.paper.attribution import (
     attributions,
     control_label,
 )
-from recollect.paper.cells import Cell, File, Outcome, finish
+from recollect.paper.cells import Cell, Outcome, finish
 from recollect.paper.figures import CURVES, FIGURES
 from recollect.paper.fresh import FreshCell, draw_fresh
 from recollect.paper.protocol import FULL, PROTOCOLS, QUICK

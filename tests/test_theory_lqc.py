@@ -208,6 +208,9 @@ def test_theory_on_the_command_line(tmp_path, capsys):
     ]
     assert main(["theory", "normality", *flags, str(tmp_path)]) == 0
     cases = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert main(["theory", "normality", *flags, str(tmp_path)]) == 0
+    # What is finished is kept, with the time that it took.
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == cases
     assert [(case["batch"], case["window"]) for case in cases] == [(4, 2)]
     assert {"variance_ratio", "interval", "ks_p", "seconds"} <= set(cases[0])
     for name in (

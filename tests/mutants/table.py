@@ -2830,6 +2830,16 @@ MACHINES = [
         ),
     ),
     *_in(
+        "test_theory_lqc",
+        (
+            "a theorem begins anew though its parts are kept",
+            "map_kept",
+            "file is None or not file.fits()",
+            "True",
+            "theory_on_the_command_line",
+        ),
+    ),
+    *_in(
         "test_machines",
         (
             "all groups of a seed act with the keys of its first",
@@ -2886,6 +2896,13 @@ MACHINES = [
             "arrived(places[future], future.result())",
             "arrived(0, future.result())",
             "tasks_are_done_on_the_machines_of_their_context",
+        ),
+        (
+            "what one task gave is taken for what another gives",
+            "_file",
+            "to_json([object_name(function), task])",
+            "to_json([object_name(function)])",
+            "tasks_that_are_kept_are_not_done_again[True]",
         ),
         (
             "tasks are done on as many machines as there are cores here",

@@ -6,6 +6,7 @@ one to Ray's about two milliseconds; starting an actor takes seconds, as it impo
 """
 
 from recollect.machines.base import AbstractActor, AbstractMachines, AbstractSession, ActorDied
+from recollect.machines.kept import File, map_kept, tasks_kept
 from recollect.machines.local import Local
 from recollect.machines.on_ray import Ray
 from recollect.machines.tasks import map_tasks, tasks_at_once, tasks_on, worth_sending
@@ -15,10 +16,13 @@ __all__ = [
     "AbstractMachines",
     "AbstractSession",
     "ActorDied",
+    "File",
     "Local",
     "Ray",
+    "map_kept",
     "map_tasks",
     "tasks_at_once",
+    "tasks_kept",
     "tasks_on",
     "worth_sending",
 ]

@@ -66,7 +66,8 @@ class AbstractSession(abc.ABC):
         """`[function(task) for task in tasks]`, computed by as many processes as there are CPUs.
 
         Args:
-            function: importable by name.
+            function: it may be one of a script, which travels by value; what it gives back has to
+                be something that any process can import.
             tasks: arguments, begun in this order.
             watch: called at least every second meanwhile, for example to show progress.
             at_once: largest number of processes; by default only the CPUs limit it.

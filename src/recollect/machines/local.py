@@ -13,7 +13,7 @@ from recollect.machines.base import (
     Holder,
     outcome,
 )
-from recollect.machines.packing import packed
+from recollect.machines.packing import packed, unpacked
 from recollect.runtime import core_numbers, cores
 from recollect.workers import on_every_core, receive, send, start_worker
 
@@ -53,9 +53,8 @@ class LocalSession(AbstractSession):
         at_once=None,
         arrived=lambda place, result: None,
     ):
-        return on_every_core(
-            function, tasks, watch, min(at_once or self.actors, self.actors), arrived
-        )
+        calls = [packed((function, task)) for task in tasks]
+        return on_every_core(_call, calls, watch, min(at_once or self.actors, self.actors), arrived)
 
     def actor(self, make):
         sent = packed(make)
@@ -97,6 +96,12 @@ class LocalActor(AbstractActor):
 
 
 # What runs in the process.
+
+
+def _call(call: bytes):
+    function, task = unpacked(call)
+    return function(task)
+
 
 _holders: list[Holder] = []
 

@@ -2,8 +2,6 @@
 
 import abc
 import dataclasses
-import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy as np
 from recollect.algorithms import AbstractAlgorithm
 from recollect.collect.compiled import Episodes
 from recollect.envs import make
-from recollect.machines import map_tasks
+from recollect.machines import File, map_tasks
 from recollect.policies.architecture import Architecture
 from recollect.run.train import train
 from recollect.serial import to_json
@@ -50,7 +48,7 @@ class AbstractCell(abc.ABC):
         """About how much it is, in units of a microsecond."""
 
     @abc.abstractmethod
-    def files(self, folder: Path) -> list["File"]:
+    def files(self, folder: Path) -> list[File]:
         """The files that it leaves in a folder."""
 
     @abc.abstractmethod
@@ -60,40 +58,6 @@ class AbstractCell(abc.ABC):
     def finished(self, folder: Path) -> bool:
         """Whether nothing is missing."""
         return all(file.fits() for file in self.files(folder))
-
-
-@dataclasses.dataclass(frozen=True)
-class File:
-    """Arrays, with what they depend on."""
-
-    path: Path
-    about: str
-    """The settings, as JSON."""
-    seeds: Sequence[int] = ()
-
-    def fits(self) -> bool:
-        """Whether what is kept there is whole, and was made with the same settings."""
-        try:
-            with np.load(self.path) as kept:
-                whole = kept.zip.testzip() is None
-                return whole and json.loads(str(kept["about"])) == json.loads(self.about)
-        except Exception:  # of a dozen kinds; what cannot be read is computed again
-            return False
-
-    def keep(self, arrays: Mapping[str, Any]) -> None:
-        """Under another name first, and on the disk: a file that has its own is a whole one."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_suffix(f".{os.getpid()}.part.npz")
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, about=self.about, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self.path)
-
-    def read(self) -> dict[str, np.ndarray]:
-        """The arrays by name."""
-        with np.load(self.path) as kept:
-            return {name: kept[name] for name in kept.files}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,9 +23,10 @@ from recollect.collect.compiled import Episodes
 from recollect.collect.rollout import Rollout
 from recollect.envs import make
 from recollect.keys import numbered, stream
+from recollect.machines import File
 from recollect.memory.history import History
 from recollect.memory.rows import recall
-from recollect.paper.cells import AbstractCell, Cell, File
+from recollect.paper.cells import AbstractCell, Cell
 from recollect.policies.architecture import make_policy
 from recollect.report.plot import COLOURS, panels, save
 from recollect.report.tables import markdown

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -21,7 +21,7 @@ from recollect.checks import check_name
 from recollect.envs import LQC, AbstractOracle, Tabular
 from recollect.estimate.advantages import ExactAdvantages
 from recollect.keys import numbered
-from recollect.machines import map_tasks
+from recollect.machines import map_kept
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
@@ -181,7 +181,8 @@ def mixed_gradient(
     return jnp.einsum("sa,sad->d", weights, slopes) / (1 - env.discount)
 
 
-class Task(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Task:
     """Runs of one problem with one window and one ratio."""
 
     problem: Local
@@ -200,7 +201,7 @@ class Task(NamedTuple):
         return len(self.rates) * int(self.checkpoints[-1])
 
     @property
-    def work(self) -> float:
+    def work(self) -> int:
         """Rough time: 0.2 µs an update, 0.05 µs a batch in its window; tenfold in the corridor."""
         return self.updates * (4 + self.window) * (10 if self.problem.name == "corridor" else 1)
 
@@ -216,17 +217,23 @@ class Paths(NamedTuple):
 
 
 def run_all(tasks: Sequence[Task]) -> list[Paths]:
-    """The paths of every task; many updates go to processes, each held to one core."""
-    if sum(task.updates for task in tasks) < WORTH_A_PROCESS:
-        return [_run(task) for task in tasks]
+    """The paths of every task; many updates go to processes, each held to one core.
+
+    They are kept where `tasks_kept` says.
+    """
+    apart = sum(task.updates for task in tasks) >= WORTH_A_PROCESS
     # The longest first, so that no core waits for another at the end.
     order = sorted(range(len(tasks)), key=lambda i: -tasks[i].work)
-    paths = map_tasks(_run, [tasks[i] for i in order])
-    done = dict(zip(order, paths, strict=True))
-    return [done[i] for i in range(len(tasks))]
+    found = map_kept(_run, [tasks[i] for i in order], apart)
+    done = dict(zip(order, found, strict=True))
+    return [
+        Paths(done[i]["errors"], int(done[i]["refused"]), float(done[i]["seconds"]))
+        for i in range(len(tasks))
+    ]
 
 
-def _run(task: Task) -> Paths:
+def _run(task: Task) -> dict[str, Any]:
+    """The fields of `Paths`."""
     began = time.perf_counter()
     problem = task.problem
     key = functools.reduce(numbered, task.seeds[1:], fusing_key(task.seeds[0]))
@@ -236,4 +243,4 @@ def _run(task: Task) -> Paths:
     in_pairs = bool(task.checkpoints[-1] >= WORTH_PAIRS)
     paths, refused = simulate(pair, *settings, key, in_pairs)
     seconds = time.perf_counter() - began
-    return Paths(paths.astype(float) - problem.origin, int(refused.sum()), seconds)
+    return dict(errors=paths.astype(float) - problem.origin, refused=refused.sum(), seconds=seconds)

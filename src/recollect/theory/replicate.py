@@ -8,7 +8,8 @@ operation, and that of the history only what the estimators read survives compil
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -27,7 +28,7 @@ from recollect.envs import AbstractOracle
 from recollect.envs.lqc import LQC
 from recollect.estimate.advantages import ExactAdvantages
 from recollect.keys import numbered, numbered_each, stream
-from recollect.machines import map_tasks, tasks_at_once, worth_sending
+from recollect.machines import map_kept, tasks_at_once, worth_sending
 from recollect.memory.weights import WEIGHT_RULES, Ratio
 from recollect.policies import AbstractPolicy, ShiftPolicy
 from recollect.prng import fusing_key
@@ -157,7 +158,8 @@ def replicate(
 ) -> list[Replications]:
     """Every case with all its replications.
 
-    Long runs go to processes of their own, each held to one core, here or where `tasks_on` says.
+    Long runs go to processes of their own, each held to one core, here or where `tasks_on` says,
+    and are kept where `tasks_kept` says.
     Operations on a few hundred numbers are too small to be shared between cores, and XLA shares
     them with all cores that it sees. Where there are more cores than cases the replications of a
     case are divided, and every part draws from a key of its own.
@@ -172,46 +174,52 @@ def replicate(
     counts = dict(replications=replications, iterations=iterations, checkpoints=checkpoints)
     for field, value in counts.items():
         check_count(field, value)
+    last = np.arange(1, checkpoints + 1) * iterations // checkpoints
     if iterations < WORTH_A_PROCESS:
-        return [
-            _run((case, replications, iterations, checkpoints, (seed, i)))
-            for i, case in enumerate(cases)
-        ]
+        whole = [(case, replications, last, (seed, i)) for i, case in enumerate(cases)]
+        found = map_kept(_run, whole, apart=False)
+        return [_joined(case, last, [arrays]) for case, arrays in zip(cases, found, strict=True)]
     parts = max(1, tasks_at_once() // len(cases))
     sizes = [len(part) for part in np.array_split(np.arange(replications), parts) if len(part)]
     tasks = [
-        (case, size, iterations, checkpoints, (seed, i, j))
+        (case, size, last, (seed, i, j))
         for i, case in enumerate(cases)
         for j, size in enumerate(sizes)
     ]
     # The longest first, so that no core waits for another at the end.
     order = sorted(range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1])
-    ordered = [tasks[k] for k in order]
-    runs = map_tasks(_run, ordered) if worth_sending() else [_run(task) for task in ordered]
-    done = dict(zip(order, runs, strict=True))
-    places = np.arange(len(tasks)).reshape(len(cases), len(sizes))
-    return [_joined([done[k] for k in of_case]) for of_case in places.tolist()]
+    found = map_kept(_run, [tasks[k] for k in order], apart=worth_sending())
+    done = dict(zip(order, found, strict=True))
+    places = np.arange(len(tasks)).reshape(len(cases), len(sizes)).tolist()
+    return [
+        _joined(case, last, [done[k] for k in of_case])
+        for case, of_case in zip(cases, places, strict=True)
+    ]
 
 
-def _joined(parts: Sequence[Replications]) -> Replications:
-    """Parts of one case as one."""
-    return dataclasses.replace(
-        parts[0],
-        shifts=np.concatenate([part.shifts for part in parts], axis=1),
-        refused=np.concatenate([part.refused for part in parts]),
-        seconds=max(part.seconds for part in parts),
+def _joined(
+    case: Case, last: np.ndarray, parts: Sequence[Mapping[str, np.ndarray]]
+) -> Replications:
+    """What the parts of a case gave as one."""
+    return Replications(
+        case=case,
+        iterations=last,
+        shifts=np.concatenate([part["shifts"] for part in parts], axis=1),
+        refused=np.concatenate([part["refused"] for part in parts]),
+        seconds=max(float(part["seconds"]) for part in parts),
     )
 
 
-def _run(task: tuple[Case, int, int, int, Sequence[int]]) -> Replications:
-    case, replications, iterations, checkpoints, seeds = task
+def _run(task: tuple[Case, int, np.ndarray, Sequence[int]]) -> dict[str, Any]:
+    """Some replications of a case: θ_n, refused updates, and the time."""
+    case, replications, last, seeds = task
     began = time.perf_counter()
     problem = traced_numbers((case.algorithm(), LQC(discount=case.discount)))
-    last = np.arange(1, checkpoints + 1) * iterations // checkpoints
     key = functools.reduce(numbered, seeds[1:], fusing_key(seeds[0]))
     start = ShiftPolicy(jnp.array(case.start))
     paths, refused = simulate(problem, case.batch, start, np.ones(replications), last, key)
-    return Replications(case, last, paths[..., 0], refused, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return dict(shifts=paths[..., 0], refused=refused, seconds=seconds)
 
 
 def simulate(

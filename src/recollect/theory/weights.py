@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from recollect.checks import check_count, check_name, check_number
 from recollect.envs import LQC, chain, garnet, gridworld
 from recollect.keys import numbered
-from recollect.machines import map_tasks
+from recollect.machines import map_kept
 from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.weights import AbstractWeightRule, OccupancyRatio, PolicyRatio, PowerMean
 from recollect.report.plot import COLOURS
@@ -123,8 +123,9 @@ class WeightRules:
         """All figures, a row for each problem, step size, rule and window."""
         # In processes that have one core each. Several factorisations at once, each of which XLA
         # splits over the cores, can wait for each other forever.
-        tables = map_tasks(_table_of_task, [(self, name) for name in self.tasks])
-        return list(itertools.chain.from_iterable(tables))
+        tables = map_kept(_table_of_task, [(self, name) for name in self.tasks])
+        rows = lambda table: zip(*[column.tolist() for column in table.values()], strict=True)
+        return [dict(zip(table, row, strict=True)) for table in tables for row in rows(table)]
 
     def compare(self, name: str, radius: float) -> list[dict]:
         """The rows of one problem and step size."""
@@ -225,12 +226,12 @@ class WeightRules:
         axes.minorticks_off()
 
 
-def _table_of_task(task: tuple[WeightRules, str]) -> list[dict]:
-    """The rows of one problem."""
+def _table_of_task(task: tuple[WeightRules, str]) -> dict[str, np.ndarray]:
+    """The columns of one problem."""
     experiment, name = task
     with one_blas_thread():
-        tables = [experiment.compare(name, radius) for radius in experiment.radii]
-    return list(itertools.chain.from_iterable(tables))
+        rows = [row for radius in experiment.radii for row in experiment.compare(name, radius)]
+    return {column: np.array([row[column] for row in rows]) for column in rows[0]}
 
 
 def _figures(fresh: Estimate, reused: Estimate) -> dict[str, float]:
