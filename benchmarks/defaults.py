@@ -1,6 +1,7 @@
 """Default settings on tasks that they were not made for, beside Stable-Baselines3's.
 
     python benchmarks/defaults.py [--only "Hopper-v5: rtrpo" | sb3 | ...] [--hours 2]
+        [--on ray --cluster auto]
 
 All eight algorithms with their defaults, 100,000 steps and 10 seeds a task, beside
 Stable-Baselines3's PPO and sb3-contrib's TRPO with theirs. VPG, VNPG, TRPO and PPO are what RPG,
@@ -16,7 +17,7 @@ of the difference of means. What is pooled over tasks is on a common scale: 0 is
 random actions, 1 the best area of any algorithm on the task. On MountainCar-v0 and our own Chain,
 where rewards are late or rare, ours are run alone.
 
-Each cell is run on one core, beside another on the other, and goes to defaults.json beside this
+Each cell is run on one core, beside others on the others, and goes to defaults.json beside this
 script once it is finished; what is there is not run again. Tables and defaults.png show what is
 there. Seconds are those of ten seeds on one core, with compilation. Needs recollect's extras `test`
 and `benchmark`, as `make benchmark` installs them; all of it takes some eight hours on two cores.
@@ -30,7 +31,7 @@ from typing import Any
 
 import numpy as np
 from keep import kept, write
-from variants import binned, curves_of, on_cores, trained
+from variants import add_machines, binned, curves_of, on_machines, trained
 
 TUNED_ON = ("CartPole-v1", "Pendulum-v1", "Hopper-v5", "HalfCheetah-v5")
 UNFAMILIAR = (
@@ -311,6 +312,7 @@ def main() -> None:
     parser.add_argument(
         "--hours", type=float, default=np.inf, help="begin no cell after this many hours"
     )
+    add_machines(parser)
     options = parser.parse_args()
     # What reuses and the peers first, so that a run that is stopped has something to show.
     first = ("random", "rnpg", "rtrpo", "rppo", *PEERS)
@@ -318,8 +320,8 @@ def main() -> None:
     names = [f"{task}: {label}" for label in order for task in TASKS]
     names += [f"{task}: {label}" for label in EIGHT for task in SPARSE]
     missing = [name for name in names if name not in kept(DATA) and options.only in name]
-    for name, figures in on_cores(cell, missing, options.hours * 3600):
-        write(DATA, name, figures)
+    keep = lambda name, figures: write(DATA, name, figures)
+    on_machines(options, cell, missing, keep, options.hours)
     if kept(DATA):
         print(*report(kept(DATA)), sep="\n")
         picture(kept(DATA))

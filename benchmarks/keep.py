@@ -5,7 +5,7 @@ A benchmark that was stopped goes on where it was.
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,21 @@ def remember(path: Path, label: str, measure: Callable[[], Any]) -> None:
         write(path, label, measure())
 
 
-def extend(path: Path, label: str, seeds: int, measure: Callable[[range], list[Any]]) -> None:
-    """Measure the seeds that are missing, and write all figures down at once."""
-    known = kept(path).get(label, [])
-    if len(known) < seeds:
-        write(path, label, known + measure(range(len(known), seeds)))
+def missing(path: Path, wanted: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """Where seeds have not been measured: label, the first such seed, and how many there shall be.
+
+    Args:
+        path: where figures are kept.
+        wanted: how many seeds there shall be, by label.
+    """
+    begun = {label: len(kept(path).get(label, [])) for label in wanted}
+    return [(label, begun[label], end) for label, end in wanted.items() if begun[label] < end]
+
+
+def append(path: Path, seeds: tuple[str, int, int], figures: list[Any]) -> None:
+    """Write the figures of seeds that were `missing` down beside those of others."""
+    label, _, _ = seeds
+    write(path, label, kept(path).get(label, []) + figures)
 
 
 def write(path: Path, label: str, figures: Any) -> None:

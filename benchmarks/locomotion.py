@@ -1,6 +1,7 @@
 """Hopper-v5 and HalfCheetah-v5 for 200,000 steps, ours beside Stable-Baselines3's.
 
     python benchmarks/locomotion.py [--seeds 5] [--only "Hopper-v5: rtrpo" | sb3 | speed | ...]
+        [--on ray --cluster auto]
 
 Ours are the presets of TRPO, RTRPO, PPO and RPPO, those of RTRPO and RPPO with a window of 1,
 and RPPO without reuse but with as many gradient steps, since its update sweeps over the whole
@@ -25,17 +26,19 @@ hour and a half with 5 seeds.
 """
 
 import argparse
+import functools
 import time
 from pathlib import Path
 
 import numpy as np
-from keep import extend, kept, remember
+from keep import append, kept, missing, remember
 from variants import (
     MUJOCO_TRPO,
+    add_machines,
     binned,
     curves_of,
-    in_processes,
     mean_interval,
+    on_machines,
     ratio,
     ratios,
     trained,
@@ -47,12 +50,6 @@ ENVIRONMENTS = ("Hopper-v5", "HalfCheetah-v5")
 STEPS = 200_000
 POINTS = 100
 DATA = Path(__file__).with_suffix(".json")
-
-
-def ours(env: str, label: str, seeds: range) -> list[list[float]]:
-    """The curves of our seeds."""
-    run = trained(env, variant(env, label), seeds, environment_steps=STEPS)
-    return curves_of(run, STEPS, POINTS)
 
 
 def peer_settings(env: str, algorithm: str) -> tuple[int, dict]:
@@ -124,8 +121,8 @@ def peer(env_name: str, algorithm: str, seed: int, copies: int | None = None):
     return kind("MlpPolicy", env, seed=seed, device="cpu", **settings)
 
 
-def theirs(arguments: tuple[str, str, int]) -> list[float]:
-    """The curve of one seed of Stable-Baselines3: environment, algorithm, seed."""
+def theirs(env_name: str, algorithm: str, seed: int) -> list[float]:
+    """The curve of one seed of Stable-Baselines3."""
     from stable_baselines3.common.callbacks import BaseCallback
 
     steps = []
@@ -139,8 +136,19 @@ def theirs(arguments: tuple[str, str, int]) -> list[float]:
                     returns.append(info["episode"]["r"])
             return self.num_timesteps < STEPS
 
-    peer(*arguments).learn(STEPS, callback=Watch())
+    peer(env_name, algorithm, seed).learn(STEPS, callback=Watch())
     return binned(np.array(steps), np.array(returns), STEPS, POINTS)
+
+
+def cell(job: tuple[str, int, int]) -> list[list[float]]:
+    """The curves of some seeds of "ENV: LABEL"."""
+    name, begin, end = job
+    env, _, label = name.partition(": ")
+    seeds = range(begin, end)
+    if label.startswith("sb3 "):
+        return [theirs(env, label.removeprefix("sb3 "), seed) for seed in seeds]
+    run = trained(env, variant(env, label), seeds, environment_steps=STEPS)
+    return curves_of(run, STEPS, POINTS)
 
 
 def speed(rounds: int = 15) -> dict[str, list[float]]:
@@ -219,20 +227,17 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="only rows whose name contains this text"
     )
+    add_machines(parser)
     options = parser.parse_args()
     if options.only in "speed":
         remember(DATA, "speed", speed)
-    rows = {}
-    for env in ENVIRONMENTS:
-        for name in ("trpo", "ppo"):
-            rows[f"{env}: sb3 {name}"] = lambda seeds, env=env, name=name: in_processes(
-                theirs, [(env, name, seed) for seed in seeds]
-            )
-        for label in variants(env):
-            rows[f"{env}: {label}"] = lambda seeds, env=env, label=label: ours(env, label, seeds)
-    for label, measure in rows.items():
-        if options.only in label:
-            extend(DATA, label, options.seeds, measure)
+    names = [
+        f"{env}: {label}"
+        for env in ENVIRONMENTS
+        for label in ("sb3 trpo", "sb3 ppo", *variants(env))
+    ]
+    wanted = {name: options.seeds for name in names if options.only in name}
+    on_machines(options, cell, missing(DATA, wanted), functools.partial(append, DATA))
     table()
 
 

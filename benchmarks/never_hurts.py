@@ -1,6 +1,7 @@
 """Reuse that never hurts: rules of shares that decide for themselves, against no reuse.
 
     python benchmarks/never_hurts.py [--quick | --tuning] [--only TEXT] [--hours 8] [--budget]
+        [--on ray --cluster auto]
 
 Registered before the run. The claim: with `shares=RULE`, RPG (SGD and Adam), RNPG, RTRPO and RPPO
 are never significantly worse than with a window of 1, and close to the best fixed window in
@@ -52,7 +53,7 @@ from typing import Any
 import numpy as np
 from defaults import measured
 from keep import kept, write
-from variants import on_cores
+from variants import add_machines, on_machines
 
 GARNETS = tuple(f"Garnet {number}" for number in range(6))
 CLASSIC = (
@@ -361,6 +362,7 @@ def main() -> None:
     parser.add_argument("--tuning", action="store_true", help="tuning seeds and tasks")
     parser.add_argument("--budget", action="store_true", help="say what is missing, run nothing")
     parser.add_argument("--price", action="store_true", help="time updates, run nothing else")
+    add_machines(parser)
     options = parser.parse_args()
     name = "quick" if options.quick else "tuning" if options.tuning else "full"
     scale = SCALES[name]
@@ -371,8 +373,8 @@ def main() -> None:
         return
     if not options.budget:
         jobs = [f"{name} | {one}" for one in names]
-        for job, figures in on_cores(run_cell, jobs, options.hours * 3600):
-            write(scale.path, job.partition(" | ")[2], figures)
+        keep = lambda job, figures: write(scale.path, job.partition(" | ")[2], figures)
+        on_machines(options, run_cell, jobs, keep, options.hours)
     print(*report(scale), sep="\n")
 
 

@@ -1,11 +1,10 @@
 """Environment steps until the mean of the last 20 training episodes reaches a threshold.
 
     python benchmarks/sample_efficiency.py [--tasks cartpole-500 cartpole-200 pendulum]
-        [--seeds 20] [--peer-seeds 10] [--only ours|peers]
+        [--seeds 20] [--peer-seeds 10] [--only ours|peers] [--on ray --cluster auto]
 
 Ours beside Stable-Baselines3's. Every seed's figure goes to sample_efficiency.json beside this
-script; only seeds that are missing are run (delete it to start afresh), two cells at once on two
-cores.
+script; only seeds that are missing are run (delete it to start afresh), a cell on each core.
 
 Ours are the presets of TRPO, RTRPO, PPO and RPPO, and two controls of RTRPO and RPPO: their
 presets with a window of 1, and no reuse but as many gradient steps, since an update sweeps over
@@ -22,13 +21,13 @@ an hour.
 """
 
 import argparse
-import math
+import functools
 from collections import deque
 from pathlib import Path
 
 import numpy as np
-from keep import kept, write
-from variants import MUJOCO_TRPO, on_cores, ratios, trained, variant, variants
+from keep import append, kept, missing
+from variants import MUJOCO_TRPO, add_machines, on_machines, ratios, trained, variant, variants
 
 TASKS = {
     "cartpole-500": ("CartPole-v1", 500, 475.0, 100_000),
@@ -142,17 +141,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--peer-seeds", type=int, default=10)
     parser.add_argument("--only", choices=("ours", "peers"))
+    add_machines(parser)
     options = parser.parse_args()
     names = []
     for task in options.tasks:
         peers = ("sb3 ppo", "sb3 trpo") if options.only != "ours" else ()
         labels = variants(TASKS[task][0]) if options.only != "peers" else ()
         names += [f"{task}: {label}" for label in (*peers, *labels)]
-    wanted = lambda name: options.peer_seeds if "sb3" in name else options.seeds
-    begun = {name: len(kept(DATA).get(name, [])) for name in names}
-    missing = [(name, begun[name], wanted(name)) for name in names if begun[name] < wanted(name)]
-    for (name, _, _), steps in on_cores(cell, missing, math.inf):
-        write(DATA, name, kept(DATA).get(name, []) + steps)
+    seeds = lambda name: options.peer_seeds if "sb3" in name else options.seeds
+    cells = missing(DATA, {name: seeds(name) for name in names})
+    on_machines(options, cell, cells, functools.partial(append, DATA))
     if options.only is None:
         table(options.tasks)
 

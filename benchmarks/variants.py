@@ -7,13 +7,12 @@ without reuse that takes as many steps: see `recollect.algorithms.control`.
 recollect is imported where it is used: processes of another library do without it.
 """
 
+import argparse
 import dataclasses
-import multiprocessing
-import os
-import queue
+import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,55 +104,62 @@ def binned(steps: np.ndarray, returns: np.ndarray, total: int, points: int) -> l
     return [round(float(mean), 2) for mean in means]
 
 
-def in_processes(function: Callable[[Any], Any], arguments: Sequence[Any]) -> list[Any]:
-    """A fresh process for each argument, as many at once as there are cores."""
-    with multiprocessing.get_context("spawn").Pool(maxtasksperchild=1) as pool:
-        return pool.map(function, arguments, chunksize=1)
+def add_machines(parser: argparse.ArgumentParser) -> None:
+    """Flags that say where cells are measured."""
+    parser.add_argument(
+        "--on",
+        choices=("local", "ray"),
+        default="local",
+        help="measure in processes of this machine, one for each core, or on a Ray cluster",
+    )
+    parser.add_argument(
+        "--cluster", metavar="ADDRESS", help="for --on ray: auto or HOST:PORT; a new one if none"
+    )
 
 
-def on_cores(
-    function: Callable[[Any], Any], names: Sequence[Any], seconds: float
-) -> Iterator[tuple[Any, Any]]:
-    """Names and what the function gives for them, as they are finished, one on each core.
+def on_machines(
+    options: argparse.Namespace,
+    function: Callable[[Any], Any],
+    cells: Sequence[Any],
+    keep: Callable[[Any, Any], None],
+    hours: float = math.inf,
+) -> None:
+    """Measure cells, one on each CPU, and keep the figures of each when it is finished.
 
     Within one process, seeds that are updated on two cores slow each other down: two processes,
     each held to a core, train 1.5 times as many seeds of HalfCheetah-v5 in the same time.
 
     Args:
-        function: of a name; it is called in a process that lasts.
-        names: begun in this order.
-        seconds: after which no more are begun.
+        options: with those of `add_machines`.
+        function: of a cell; it gives figures as JSON knows them.
+        cells: begun in this order.
+        keep: is given a cell and its figures, in this process.
+        hours: after which no more are begun.
     """
-    context = multiprocessing.get_context("spawn")
-    free = context.SimpleQueue()
-    for core in sorted(os.sched_getaffinity(0)):
-        free.put(core)
-    waiting = iter(names)
-    ends = time.monotonic() + seconds
-    with context.Pool(len(os.sched_getaffinity(0)), _hold_a_core, (free,)) as pool:
-        done = queue.SimpleQueue()
+    from recollect.cli.machines import Tasks
+    from recollect.machines import map_tasks, tasks_on
 
-        def begin() -> int:
-            """Begin the next one; how many that were."""
-            name = next(waiting, None) if time.monotonic() < ends else None
-            if name is None:
-                return 0
-            answer = lambda result, name=name: done.put((name, result))
-            pool.apply_async(function, (name,), callback=answer, error_callback=answer)
-            return 1
+    ends = time.time() + 3600 * hours
+    tasks = [(function, cell, ends) for cell in cells]
 
-        running = sum(begin() for _ in os.sched_getaffinity(0))
-        while running:
-            name, result = done.get()
-            if isinstance(result, BaseException):
-                raise result
-            running += begin() - 1
-            yield name, result
+    def arrived(place: int, figures: Any) -> None:
+        if figures is not None:
+            keep(cells[place], figures)
+
+    with tasks_on(Tasks(options.on, options.cluster).chosen()):
+        map_tasks(_measured, tasks, arrived=arrived)
 
 
-def _hold_a_core(free) -> None:
-    """Hold this process to a core, before JAX looks at them."""
-    os.sched_setaffinity(0, {free.get()})
+def _measured(task: tuple[Callable[[Any], Any], Any, float]) -> Any:
+    """The figures of a cell; None if it is too late to begin."""
+    import jax
+
+    function, cell, ends = task
+    if time.time() >= ends:
+        return None
+    # Times are with compilation, whoever has compiled the same before.
+    jax.config.update("jax_enable_compilation_cache", False)
+    return function(cell)
 
 
 def mean_interval(values: np.ndarray) -> str:
