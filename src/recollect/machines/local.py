@@ -13,7 +13,7 @@ from recollect.machines.base import (
     Holder,
     outcome,
 )
-from recollect.machines.packing import packed, unpacked
+from recollect.machines.packing import packed, packed_each, unpacked
 from recollect.runtime import core_numbers, cores
 from recollect.workers import on_every_core, receive, send, start_worker
 
@@ -53,7 +53,7 @@ class LocalSession(AbstractSession):
         at_once=None,
         arrived=lambda place, result: None,
     ):
-        calls = [packed((function, task)) for task in tasks]
+        calls = packed_each((function, task) for task in tasks)
         return on_every_core(_call, calls, watch, min(at_once or self.actors, self.actors), arrived)
 
     def actor(self, make):

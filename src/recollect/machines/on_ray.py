@@ -32,7 +32,7 @@ from recollect.machines.base import (
     attempt,
     outcome,
 )
-from recollect.machines.packing import packed, unpacked
+from recollect.machines.packing import packed, packed_each, unpacked
 from recollect.runtime import use_compilation_cache
 
 SECONDS = 5.0
@@ -111,7 +111,7 @@ class RaySession(AbstractSession):
     ):
         ray = self._ray
         remote = ray.remote(num_cpus=1, max_retries=RETRIES)(_run)
-        calls = [packed((function, task)) for task in tasks]
+        calls = packed_each((function, task) for task in tasks)
         limit = min(at_once or len(calls), self._asked or len(calls))
         places: dict[Any, int] = {}
         results: list[Any] = [None] * len(calls)

@@ -9,7 +9,7 @@ import contextlib
 import pickle
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,14 +28,24 @@ def packed(value: Any) -> bytes:
         >>> unpacked(packed(lambda x: x + 1))(2)
         3
     """
+    (one,) = packed_each([value])
+    return one
+
+
+def packed_each(values: Iterable[Any]) -> list[bytes]:
+    """`packed` of each; looking for modules that have to travel takes longer than the rest."""
     with _by_value(_own_modules()):
-        try:
-            return cloudpickle.dumps(value)
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
-            raise ValueError(
-                f"{value!r:.60} cannot be sent to another process: {error}; make what cannot be "
-                "sent, such as an open file or a lock, inside the function that makes the copy."
-            ) from error
+        return [_dumped(value) for value in values]
+
+
+def _dumped(value: Any) -> bytes:
+    try:
+        return cloudpickle.dumps(value)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise ValueError(
+            f"{value!r:.60} cannot be sent to another process: {error}; make what cannot be "
+            "sent, such as an open file or a lock, inside the function that makes the copy."
+        ) from error
 
 
 unpacked = pickle.loads
