@@ -242,6 +242,9 @@ def test_several_trials_at_once_and_all_that_were_interrupted_are_tried_again(ke
     assert (one.outcome, one.value, one.values) == (other.outcome, other.value, other.values)
     with pytest.raises(ValueError, match="lag=1 is for actors that collect"):
         a_search().run(on=rc.Local(lag=1))
+    vector = gym.make_vec("CartPole-v1", 4)
+    with pytest.raises(ValueError, match="a vector that exists already"):
+        rc.tune(vector, "vpg", trials=1, environment_steps=8, seeds=2, on=rc.Local())
 
 
 def test_importance_finds_what_matters(tmp_path):

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from recollect.agent.worth import Watch, failure, learning_curves
 from recollect.collect.crew import Crew, Unit
 from recollect.collect.elsewhere import CONFIGURATION, check_env
-from recollect.envs import EnvironmentFailure, HostEnv
+from recollect.envs import AbstractEnv, EnvironmentFailure, HostEnv
 from recollect.machines import AbstractMachines
 from recollect.machines.packing import packed, unpacked
 from recollect.run.config import RunConfig
@@ -65,12 +65,18 @@ Begin = Callable[[Run], Callable[[Moved], Result]]
 
 
 @contextlib.contextmanager
-def trainers(on: AbstractMachines | None) -> Iterator[tuple[int, Begin]]:
+def trainers(
+    on: AbstractMachines | None, env: AbstractEnv | HostEnv
+) -> Iterator[tuple[int, Begin]]:
     """A context with how many runs are under way at once, and what begins one.
 
     Args:
         on: machines, whose number of actors says how many; None for this process, which trains a
             run when its result is waited for.
+        env: that runs are to be in.
+
+    Raises:
+        ValueError: if other machines cannot make the environment, or cannot be had.
     """
     if on is None:
         yield 1, lambda run: functools.partial(trained, run)
@@ -80,6 +86,8 @@ def trainers(on: AbstractMachines | None) -> Iterator[tuple[int, Begin]]:
             f"lag={on.lag} is for actors that collect, and a trial collects where it learns; leave "
             "it out."
         )
+    if isinstance(env, HostEnv):
+        check_env(env)
     session = on.connect()
     try:
         at_once = on.actors or session.actors
@@ -106,7 +114,6 @@ def _sent(run: Run) -> bytes:
     """A run for another process, with an environment that can be made there."""
     env = run.config.env
     if isinstance(env, HostEnv):
-        check_env(env)
         run = dataclasses.replace(run, config=dataclasses.replace(run.config, env=env.by_value()))
     return packed(run)
 

@@ -266,7 +266,7 @@ class Search:
         for name, one in self.space.items():
             first |= one.first(name, start[name])
         study = Study(out, storage, self._facts(start), first)
-        with trainers(on) as (at_once, begin):
+        with trainers(on, self.config.env) as (at_once, begin):
             self._try(study, start, at_once, begin, show, ended)
             found = self._conclude(study, start, begin, show)
         if out is not None:
