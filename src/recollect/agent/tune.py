@@ -364,7 +364,9 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     best = _best_or_none(trials)
     if best is None:
         reason = trials[-1].reason if trials else "there was none"
-        raise ValueError(f"none of {len(trials)} trials came to its end; the last one: {reason}.")
+        raise ValueError(
+            f"none of {len(trials)} trials came to its end; the last one: {reason.rstrip('.')}."
+        )
     return best
 
 
