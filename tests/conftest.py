@@ -2,6 +2,7 @@
 not done twice."""
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -23,6 +24,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit all of it
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="recollect-tests-")
     atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 sys.path.insert(0, str(Path(__file__).parent))
+# Programs stay in memory, as millions of objects that the collector would look through in vain: it
+# took a tenth of the time.
+gc.set_threshold(100_000, 20, 100)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -174,6 +174,7 @@ DAMAGE = {
 
 
 def test_damaged_cells_are_run_anew(tmp_path):
+    """With the same numbers, though other cells of the same program run beside them."""
     whole = _short("whole")
     _finish(whole, tmp_path)
     (sound,) = whole.files(tmp_path)
@@ -185,10 +186,15 @@ def test_damaged_cells_are_run_anew(tmp_path):
         assert file.fits()
         damage(file.path)
         assert not file.fits(), name
-    finish([*cells.values()], [], tmp_path, lambda share, left: None)
-    expected = whole.outcome(tmp_path).returns
+    larger = dataclasses.replace(whole.algorithm, learning_rate=0.1)
+    other, shares = _short("other", algorithm=larger), []
+    finish([*cells.values(), other], [], tmp_path, lambda share, left: shares.append(share))
+    assert shares[-1] == 1
+    expected = whole.outcome(tmp_path).curves
     for name, cell in cells.items():
-        np.testing.assert_array_equal(cell.outcome(tmp_path).returns, expected, err_msg=name)
+        for curve, values in cell.outcome(tmp_path).curves.items():
+            np.testing.assert_array_equal(values, expected[curve], err_msg=f"{name} {curve}")
+    assert (other.outcome(tmp_path).returns != expected["return_mean"]).any()
 
 
 def test_a_cell_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -211,18 +217,6 @@ def test_a_cell_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     assert file.fits()
 
 
-def test_the_same_seeds_give_the_same_numbers_whatever_runs_beside_them(tmp_path):
-    larger = dataclasses.replace(_short().algorithm, learning_rate=0.1)
-    cells, shares = [_short("a"), _short("b", algorithm=larger)], []
-    finish(cells, [], tmp_path / "both", lambda share, left: shares.append(share))
-    finish(cells[1:], [], tmp_path / "one", lambda share, left: None)
-    for name, values in cells[1].outcome(tmp_path / "both").curves.items():
-        np.testing.assert_array_equal(
-            values, cells[1].outcome(tmp_path / "one").curves[name], err_msg=name
-        )
-    assert shares[-1] == 1
-
-
 def test_a_cell_that_fails_says_why(tmp_path):
     broken = [_short("a", env="NoSuchThing-v0"), _short("b", env="NoSuchThing-v0")]
     with pytest.raises(ValueError, match="NoSuchThing-v0"):
@@ -234,8 +228,8 @@ def test_a_process_that_dies_is_an_error():
         on_every_core(signal.raise_signal, [signal.SIGKILL] * 2)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
-def test_a_run_that_is_stopped_keeps_what_is_finished_and_leaves_no_process(tmp_path, stop):
+def test_a_run_that_is_stopped_keeps_what_is_finished_and_leaves_no_process(tmp_path):
+    """Interrupted, gone on with, and killed."""
     command = [
         Path(sys.executable).parent / "recollect",
         "paper",
@@ -246,26 +240,32 @@ def test_a_run_that_is_stopped_keeps_what_is_finished_and_leaves_no_process(tmp_
     ]
     # Whoever runs the tests in the background of a script hands down that interrupts are ignored.
     heeding = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    run = subprocess.Popen(
-        command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heeding
-    )
-    assert run.stderr is not None
-    try:
-        while not list(tmp_path.glob("quick/cells/*-10.npz")):
-            assert run.poll() is None
-            time.sleep(0.2)
-        os.killpg(run.pid, stop) if stop == signal.SIGINT else run.kill()
-        assert run.wait(20) != 0
-        ends = time.monotonic() + 10
-        while _session(run.pid):
-            assert time.monotonic() < ends
-            time.sleep(0.2)
-    finally:
-        run.kill()
-    assert "Traceback" not in run.stderr.read().decode()
-    for path in tmp_path.glob("quick/cells/*-10.npz"):
-        with np.load(path) as kept:
-            assert np.isfinite(kept["return_mean"]).all()
+    finished = lambda: set(tmp_path.glob("quick/cells/*-10.npz"))
+    kept = {}
+    for stop in (signal.SIGINT, signal.SIGKILL):
+        run = subprocess.Popen(
+            command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heeding
+        )
+        assert run.stderr is not None
+        try:
+            while not finished() - set(kept):
+                assert run.poll() is None
+                time.sleep(0.2)
+            os.killpg(run.pid, stop) if stop == signal.SIGINT else run.kill()
+            assert run.wait(20) != 0
+            ends = time.monotonic() + 10
+            while _session(run.pid):
+                assert time.monotonic() < ends
+                time.sleep(0.2)
+        finally:
+            run.kill()
+        assert "Traceback" not in run.stderr.read().decode()
+        for path, changed in kept.items():
+            assert path.stat().st_mtime_ns == changed
+        kept = {path: path.stat().st_mtime_ns for path in finished()}
+    for path in kept:
+        with np.load(path) as arrays:
+            assert np.isfinite(arrays["return_mean"]).all()
 
 
 def _session(leader: int) -> list[int]:

@@ -70,17 +70,17 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-@pytest.mark.parametrize("workers", [False, True], ids=["here", "workers"])
-def test_copies_opened_anew_go_on_where_others_were(workers):
-    ongoing = None
-    with collecting(Counting, workers) as (_, collect):
+@pytest.mark.parametrize(("workers", "copies"), [(False, 4), (True, 1)], ids=["here", "workers"])
+def test_copies_opened_anew_go_on_where_others_were(workers, copies):
+    ongoing, collector = None, Steps(copies, 10)
+    with collecting(Counting, workers, collector) as (_, collect):
         for i in range(3):
             ongoing, _ = collect(i, ongoing)
         expected = collect(3, ongoing)
     assert [len(actions) for actions in ongoing.by_copy()] == ongoing.times.ravel().tolist()
-    assert len(set(ongoing.times.ravel().tolist())) > 3
-    with collecting(Counting, workers) as (collector, collect):
-        restored, anew = collector.restore(ongoing)
+    assert len(set(ongoing.times.ravel().tolist())) >= copies
+    with collecting(Counting, workers, collector) as (other, collect):
+        restored, anew = other.restore(ongoing)
         assert anew == 0
         assert_same(restored, ongoing)
         assert_same(collect(3, restored), expected)
