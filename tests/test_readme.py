@@ -1,4 +1,4 @@
-"""What README promises of make: it needs no more than it says."""
+"""README is short, and make needs no more than it promises."""
 
 import os
 import shutil
@@ -14,6 +14,12 @@ RUNS = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
 BROKEN = "#!/bin/sh\necho no such version >&2\nexit 127\n"
 OLD = '#!/bin/sh\ncase "$2" in *version_info*) exit 1;; esac\n'
 NO_VENV = '#!/bin/sh\ncase "$2" in *venv*) exit 1;; esac\n'
+
+
+def test_readme_is_short():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 120] == []
 
 
 def made(folder, pythons, *words):
