@@ -1,12 +1,15 @@
-"""README is short, and make needs no more than it promises."""
+"""README is short, versions agree, and make needs no more than README promises."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import recollect
 
 ROOT = Path(__file__).parent.parent
 MAKE = shutil.which("make")
@@ -20,6 +23,14 @@ def test_readme_is_short():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 150
     assert [line for line in lines if len(line) > 120] == []
+
+
+def test_the_version_and_its_date_are_the_same_everywhere():
+    told = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, date = re.search(r"^## (\d\S+) - (\S+)$", told, re.M).groups()
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {version}\ndate-released: {date}\n" in cited
+    assert recollect.__version__ == version
 
 
 def made(folder, pythons, *words):
