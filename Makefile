@@ -29,11 +29,12 @@ lint: install
 	$(BIN)/lint-imports
 
 # The site in build/site, from local files alone; every code block is run before. It is read anew
-# each time, as much of it comes from the source.
+# each time, as much of it comes from the source. Chromium, if there is one, opens every page.
 docs: install
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,docs]'
 	$(BIN)/python tests/pages.py
 	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/site
+	$(BIN)/python tests/look.py build/site
 
 # Runs the notebooks under examples/, and writes their outputs into them.
 notebooks: install
