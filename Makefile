@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	&& echo $$python && break; done)
 NO_PYTHON := recollect needs Python 3.11 or later with venv; install it, or name one with PYTHON=...
 
-.PHONY: install run test lint docs dist mutants benchmark clean
+.PHONY: install run test lint docs notebooks dist mutants benchmark clean
 
 install: .venv/installed
 
@@ -29,11 +29,17 @@ lint: install
 	$(BIN)/lint-imports
 
 # The site in build/site, from local files alone; every code block is run before. It is read anew
-# each time, as much of it comes from the source.
+# each time, as much of it comes from the source. Chromium, if there is one, opens every page.
 docs: install
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,docs]'
 	$(BIN)/python tests/pages.py
 	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/site
+	$(BIN)/python tests/look.py build/site
+
+# Runs the notebooks under examples/, and writes their outputs into them.
+notebooks: install
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,notebooks]'
+	$(BIN)/python tests/notebooks.py
 
 # Wheel and source distribution in dist/.
 dist: install

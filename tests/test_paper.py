@@ -104,6 +104,7 @@ def test_everything_in_a_quick_run(tmp_path):
     # 95 % interval that the page judges by.
     assert all(abs(one.value - 1) < 3.5 * (2 / 399) ** 0.5 for one in normal.measured)
 
+    assert f"Of {len(answers)} claims: " in text
     assert "What reuse does and what more steps do" in text
     assert f"| {control_label(2)} |" in text
 

@@ -1,6 +1,7 @@
-"""What README promises of make: it needs no more than it says."""
+"""README is short, versions agree, and make needs no more than README promises."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,12 +9,28 @@ from pathlib import Path
 
 import pytest
 
+import recollect
+
 ROOT = Path(__file__).parent.parent
 MAKE = shutil.which("make")
 RUNS = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
 BROKEN = "#!/bin/sh\necho no such version >&2\nexit 127\n"
 OLD = '#!/bin/sh\ncase "$2" in *version_info*) exit 1;; esac\n'
 NO_VENV = '#!/bin/sh\ncase "$2" in *venv*) exit 1;; esac\n'
+
+
+def test_readme_is_short():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 120] == []
+
+
+def test_the_version_and_its_date_are_the_same_everywhere():
+    told = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, date = re.search(r"^## (\d\S+) - (\S+)$", told, re.M).groups()
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {version}\ndate-released: {date}\n" in cited
+    assert recollect.__version__ == version
 
 
 def made(folder, pythons, *words):

@@ -5,6 +5,7 @@ and runs every command of the command line, the examples of the pages and a type
 Minutes, and a gigabyte of disk.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,8 @@ plot run --out curves.png
 report run --out report.html
 export run --out policy.npz
 play run --video film.gif
+watch --help
+tune --help
 theory rate --help
 paper --help
 """
@@ -43,6 +46,7 @@ assert importlib.metadata.version("recollect") == recollect.__version__
 
 def main(wheel: str) -> int:
     """Install and try the wheel; returns the exit code."""
+    os.environ.pop("PYTHONPATH", None)  # where the source may be
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         venv.create(folder / "env", with_pip=True)

@@ -73,6 +73,7 @@ class Info(eqx.Module):
     shares: Float[Array, " window"]
     """How much each age of the window contributed; they sum to one."""
     max_weight: Float[Array, ""]
+    """Largest importance weight."""
     kl: Float[Array, ""]
     """Mean KL(old ‖ new) over the states of the newest batch."""
     explained_variance: Float[Array, ""] | None = None

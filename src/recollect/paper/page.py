@@ -1,5 +1,6 @@
 """What the experiments leave beside the pictures: README.md with the answers, returns as CSV."""
 
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,18 @@ TITLES = {
 }
 """Of the pictures that are not in `CURVES`."""
 LEGEND = (
-    "Written by `recollect paper`; settings and where they come from: "
-    "`src/recollect/paper/protocol.py`.",
-    "Intervals are 95 % bootstrap intervals over paired seeds, for variances 95 % χ² intervals. "
-    "A claim *holds* if every comparison",
-    "has its interval on the claimed side (for a ratio that should be 1: around 1) and *depends* "
-    "if some have. If none has, it",
-    "*does not hold* where an interval lies on the other side, and is *undecided* where none does. "
-    "The area under a curve is its",
-    "mean over iterations, a standard error is averaged over iterations, the effective share of a "
-    "batch is its effective sample size",
-    "over its size (mean over the second half of the run).",
+    "The table has every claim with what was measured, and the figures follow. Written by "
+    "`recollect paper`, with the settings of `src/recollect/paper/protocol.py`.",
+    "Intervals are 95 % bootstrap intervals over paired seeds, for variances 95 % χ² intervals. A "
+    "claim *holds* if every comparison has its interval on the claimed side (for a ratio that "
+    "should be 1: around 1) and *depends* if some have. If none has, it *does not hold* where an "
+    "interval lies on the other side, and is *undecided* where none does. The area under a curve "
+    "is its mean over iterations, a standard error is averaged over iterations, the effective "
+    "share of a batch is its effective sample size over its size (mean over the second half of "
+    "the run).",
 )
-"""How the page is to be read, line by line."""
+"""How the page is to be read: what goes on after the answer, and a paragraph of its own."""
+VERDICTS = ("holds", "depends", "undecided", "does not hold")
 DIAGNOSTICS = (
     "curve",
     "area under the curve",
@@ -77,8 +77,7 @@ def page(
     lines = [
         f"# The paper's experiments: {title}",
         "",
-        *LEGEND,
-        "",
+        *opening([one.verdict for one in answers]),
         *markdown(("claim", "figure", "measured", "answer"), claims, align="llll"),
     ]
     for name in FIGURES:
@@ -98,6 +97,14 @@ def page(
             minutes = sum(row["seconds"] for row in normality) / 60
             lines += ["", f"{minutes:.1f} minutes of one core."]
     return "\n".join(lines) + "\n"
+
+
+def opening(verdicts: Sequence[str]) -> list[str]:
+    """How many claims have which answer, and how to read the page, line by line."""
+    counts = ", ".join(f"*{verdict}* {verdicts.count(verdict)}" for verdict in VERDICTS)
+    goes_on, terms = LEGEND
+    answer = f"Of {len(verdicts)} claims: {counts}. {goes_on}"
+    return [*textwrap.wrap(answer, 120), "", *textwrap.wrap(terms, 120), ""]
 
 
 def write_seeds(path: Path, outcome: Outcome) -> None:
