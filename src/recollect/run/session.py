@@ -214,6 +214,11 @@ class Session:
         return bool(((refused > 0) & (refused != SIGNAL)).all())
 
 
+def _is_false(answer: Any) -> bool:
+    """Whether a watcher said False, which is another object where NumPy or JAX compared."""
+    return np.asarray(answer).dtype == bool and not np.all(answer)
+
+
 def _described(faults: np.ndarray, config: RunConfig) -> str:
     """The earliest fault of a chunk in words; see `first_fault`."""
     for column, row in np.argwhere(faults[..., 0].T > 0):
@@ -303,7 +308,7 @@ def run_session(
                 chunk = session.advance(run, int(min(count, room, most - session.iteration)))
                 with deferred_interrupts():
                     answers = [watcher(session, chunk) for watcher in watchers]
-                if any(answer is False for answer in answers):
+                if any(_is_false(answer) for answer in answers):
                     break
                 hopeless = session.hopeless and goes_on()
                 if hopeless:
