@@ -268,12 +268,16 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
 
 
 def test_a_run_that_was_never_written_begins_anew(tmp_path):
+    monitor = lambda: [line.rpartition(",")[0] for line in (tmp_path / "3.monitor.csv").open()][1:]
     training(iterations=2, out=tmp_path)
+    episodes = monitor()
+    assert len(episodes) > 1
     for path in RunFolder.open(tmp_path).checkpoints():
         path.unlink()
     (tmp_path / "progress.csv").write_text("cut sh")
     assert_same(resume(tmp_path).curves, training(iterations=2).curves)
     assert len(rows(tmp_path)) == 1 + 2 * 2
+    assert monitor() == episodes
 
 
 def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, monkeypatch):

@@ -2980,13 +2980,6 @@ PICTURES = [
     *_in(
         "test_cli",
         (
-            "the environment keeps its discount where another is given",
-            "_plan",
-            "float(algorithm.discount) if exact else None",
-            "None",
-            "a_discount_is_the_environments_and_the_algorithms",
-        ),
-        (
             "the algorithm keeps its discount where the environment has one",
             "Start.of",
             "discount=float(exact.discount)",
