@@ -121,9 +121,10 @@ time.sleep(60)
 
 def test_a_process_ends_with_its_parent_in_the_middle_of_a_task(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import os; del os.getppid")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen(
         [sys.executable, "-c", BUSY],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -27,6 +27,7 @@ def test_without_steps_a_window_is_as_many_fresh_samples():
     rows = experiment.table()
     assert len(rows) == 2 * 2 * 2
     for row in rows:
+        assert all(np.isfinite(value) for value in row.values() if isinstance(value, float)), row
         error = 4 * row["gradient_error"]
         assert row["gradient_mse"] == pytest.approx(1 / row["window"], abs=error)
         # A squared bias of zero is found within a few times the variance over the replications.

@@ -111,7 +111,8 @@ def test_steps_are_counted_and_limited_beyond_2_to_the_31():
     words = np.asarray([two_words(before)] * 2)
     arrays = {**run.snapshot.arrays, "['seeds'].environment_steps": words}
     there = dataclasses.replace(run.snapshot, arrays=arrays)
-    curves = execute(there.config, Until(environment_steps=limit), snapshot=there).curves
+    until = Until(environment_steps=limit, iterations=50)
+    curves = execute(there.config, until, snapshot=there).curves
     for steps, lengths in zip(curves["environment_steps"], curves["length_mean"], strict=True):
         real = steps[np.isfinite(steps)]
         assert real[-2] < limit <= real[-1]
