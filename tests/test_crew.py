@@ -138,20 +138,25 @@ def test_a_group_that_loses_its_actor_goes_on_where_it_was(ahead):
 
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_groups_are_shared_out_evenly_again_after_a_death(ahead):
-    replaced = threading.Event()
+    replaced, joined = threading.Event(), threading.Event()
 
     def rule(actor, group, iteration):
         if (actor, group, iteration) == (0, 0, 1):
             raise ActorDied("killed")
         if actor == 2 and group is None:
             replaced.wait(STALLED)  # it starts only after the survivor has done all units once
-        if iteration == 3:
+        if (group, iteration) == (0, 9):
             replaced.set()
+            if ahead:  # it is still under way when the units after it are handed out
+                joined.wait(STALLED)
+                time.sleep(0.2)
 
     def wait_for_the_other(crew, iteration):
         end = time.monotonic() + STALLED
         while iteration == 10 and crew.size < 2 and time.monotonic() < end:
             time.sleep(0.01)
+        if iteration == 10:
+            joined.set()
 
     answers, _ = run(Threads(2, rule), 4, 40, ahead=ahead, between=wait_for_the_other)
     assert {answer.actor for answer in answers[0]} == {0, 1}
