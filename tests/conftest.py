@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -38,3 +39,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from recollect.runtime import use_compilation_cache
 
         use_compilation_cache()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_of_other_modules_are_let_go() -> Iterator[None]:
+    """A process that holds thousands of them runs out of mappings of memory, and dies in XLA."""
+    yield
+    import jax  # not before XLA_FLAGS are set
+
+    jax.clear_caches()
