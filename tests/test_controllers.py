@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from importlib.metadata import version
 from typing import Any
 
 import equinox as eqx
@@ -58,7 +59,11 @@ def _update(algorithm, state, batch):
 
 @pytest.mark.parametrize("name", ["rpg", "rnpg", "rtrpo", "rppo"])
 def test_without_old_shares_it_is_a_window_of_one(name):
-    """The parameters and the critic are the same bit for bit, whatever the history holds."""
+    """The parameters and the critic are the same bit for bit, whatever the history holds.
+
+    To the last digit with later versions of JAX, which round sums in a larger program otherwise.
+    """
+    last_digit = 0 if version("jax") < "0.11" else 3e-7
     settings: dict[str, Any] = dict(critic=CRITIC, critic_window=1)
     if name == "rppo":
         settings |= dict(epochs=1)
@@ -73,9 +78,14 @@ def test_without_old_shares_it_is_a_window_of_one(name):
     np.testing.assert_array_equal(info.shares, [1, 0, 0])
     start = parameters(fresh_state(vanilla, old=False).policy)
     assert np.abs(parameters(expected.policy) - start).max() > 1e-4
-    np.testing.assert_array_equal(parameters(after.policy), parameters(expected.policy))
-    np.testing.assert_array_equal(
-        parameters(after.critic.network), parameters(expected.critic.network)
+    np.testing.assert_allclose(
+        parameters(after.policy), parameters(expected.policy), rtol=last_digit, atol=last_digit
+    )
+    np.testing.assert_allclose(
+        parameters(after.critic.network),
+        parameters(expected.critic.network),
+        rtol=last_digit,
+        atol=last_digit,
     )
 
 
