@@ -18,6 +18,13 @@ from threadpoolctl import threadpool_limits
 
 from recollect.devices import ACCELERATOR, CPU, at_full_precision, backend
 
+CONFIGURATION = (
+    "jax_enable_x64",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_default_matmul_precision",
+)
+"""Settings of JAX that draws and policies depend on."""
 MEMBERSHIP = Path("/proc/self/cgroup")
 """File in which Linux lists the cgroups of a process."""
 CGROUPS = Path("/sys/fs/cgroup")
@@ -109,6 +116,22 @@ def use_compilation_cache() -> None:
     if folder is not None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def configuration() -> dict[str, Any]:
+    """The settings of JAX that an actor has to share."""
+    return {name: jax.config.values[name] for name in CONFIGURATION}
+
+
+def configure_actor(configuration: Mapping[str, Any]) -> None:
+    """Let an actor's process compute as the one that has started it.
+
+    On the CPU, where environments are.
+    """
+    for name, value in configuration.items():
+        jax.config.update(name, value)
+    jax.config.update("jax_platforms", "cpu")
+    use_compilation_cache()
 
 
 def _private_folder(home: Path) -> Path | None:

@@ -15,20 +15,19 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from recollect.agent.worth import Watch, failure, learning_curves
 from recollect.collect.crew import Crew, Unit
-from recollect.collect.elsewhere import CONFIGURATION, check_env
+from recollect.collect.elsewhere import check_env
 from recollect.envs import AbstractEnv, EnvironmentFailure, HostEnv
 from recollect.machines import AbstractMachines
 from recollect.machines.packing import packed, unpacked
 from recollect.run.config import RunConfig
 from recollect.run.session import Until
 from recollect.run.train import execute
-from recollect.runtime import use_compilation_cache
+from recollect.runtime import configuration, configure_actor
 
 Moved = Callable[[float], Any]
 """Is told which share of a run is done, as far as that is known."""
@@ -91,7 +90,7 @@ def trainers(
     session = on.connect()
     try:
         at_once = on.actors or session.actors
-        make = Make({name: jax.config.values[name] for name in CONFIGURATION})
+        make = Make(configuration())
         crew = Crew(session, make, at_once, whole=True)
         numbers = itertools.count()
 
@@ -151,10 +150,7 @@ class Trainer:
     """Lives in an actor's process and trains."""
 
     def __init__(self, configuration: Mapping[str, Any]):
-        for name, value in configuration.items():
-            jax.config.update(name, value)
-        jax.config.update("jax_platforms", "cpu")
-        use_compilation_cache()
+        configure_actor(configuration)
 
     def begin(self) -> None:
         """Nothing has to be prepared."""

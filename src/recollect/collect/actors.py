@@ -26,7 +26,7 @@ from recollect.collect.rollout import AbstractCollector
 from recollect.envs.hosted import HostEnv
 from recollect.envs.vectors import LocalVector
 from recollect.policies import AbstractPolicy
-from recollect.runtime import use_compilation_cache
+from recollect.runtime import configure_actor
 
 GRACE = 10.0
 """Seconds beyond `step_timeout` after which a process in which nothing moves is ended."""
@@ -86,11 +86,7 @@ class CopiesActor:
     """Lives in an actor's process and has the environments of some groups."""
 
     def __init__(self, copies: Copies):
-        for name, value in copies.configuration.items():
-            jax.config.update(name, value)
-        # Policies act where the environments are, on the CPU.
-        jax.config.update("jax_platforms", "cpu")
-        use_compilation_cache()
+        configure_actor(copies.configuration)
         self._copies = copies
         arrays, self._rest = eqx.partition(copies.policy, is_numpy)
         self._structure = jax.tree.structure(arrays)

@@ -26,16 +26,10 @@ from recollect.collect.rollout import AbstractCollector
 from recollect.envs.hosted import HostEnv
 from recollect.machines import AbstractMachines
 from recollect.policies import AbstractPolicy
+from recollect.runtime import configuration
 
 GROUPS = 16
 """Of the copies of a seed, where the user does not say how many copies make a group."""
-CONFIGURATION = (
-    "jax_enable_x64",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_default_matmul_precision",
-)
-"""Settings of JAX that draws and policies depend on."""
 
 
 class _Asked(NamedTuple):
@@ -97,7 +91,7 @@ class Elsewhere(AbstractGathering):
             streams=self._streams,
             group=self._group,
             policy=one,
-            configuration={name: jax.config.values[name] for name in CONFIGURATION},
+            configuration=configuration(),
         )
         self._made = made
         self._crew = Crew(self._session, made, made.groups, self._whole)
