@@ -511,6 +511,24 @@ def test_the_critic_has_a_window_of_its_own():
     same(fitted(window=3, critic_window=3, shares=rc.Uniform(1)), 3)
 
 
+@pytest.mark.parametrize("name", ["rpg", "rnpg", "rtrpo", "rppo"])
+def test_a_longer_window_of_the_critic_leaves_the_step_of_the_policy_alone(name):
+    batch = batches()[1][-1]
+    settings: dict[str, Any] = dict(window=1, critic=CRITIC)
+    if name == "rppo":
+        settings |= dict(epochs=1)
+    found = {}
+    for critic_window in (1, 3):
+        algorithm = ALGORITHMS[name](critic_window=critic_window, **settings)
+        after, info = _update(algorithm, fresh_state(algorithm, old=True), batch)
+        assert info.refused == 0
+        found[critic_window] = parameters(after.policy), info.own
+    np.testing.assert_allclose(found[3][0], found[1][0], rtol=1e-5, atol=1e-7)
+    if name == "rppo":
+        clipped = [info.clip_fraction_by_age for _, info in found.values()]
+        np.testing.assert_allclose(*clipped, atol=1e-6)
+
+
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match=r"shrinkage=1.5 is out of range; give a number from 0"):
         rc.JamesStein(shrinkage=1.5)

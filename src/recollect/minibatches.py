@@ -78,7 +78,7 @@ def sweep(
     def whole(loop):
         epoch, i, order, carry, _ = loop
         # The order does not matter here, and gathering the rows takes a fifth of a step's time.
-        carry, go_on = step(carry, slice(None), mask)
+        carry, go_on = step(carry, slice(len(mask)), mask)
         return epoch + 1, i, order, carry, go_on
 
     def unfinished(loop):

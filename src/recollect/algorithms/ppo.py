@@ -218,11 +218,11 @@ class PPO(AbstractAscent):
     def _clip_fraction_by_age(
         self, policy: AbstractPolicy, window: Window, advantages: Float[Array, " row"]
     ) -> Float[Array, " age"]:
-        rows = window.rows
-        out = clipped(*self._ratios(policy, window, slice(None)), advantages, self.clip)
-        counted = (out & (window.state_weights > 0)).astype(advantages.dtype)
-        by_age = rows.packing.unpack(counted).sum((1, 2))
-        return by_age / jnp.maximum(rows.packing.counts, 1)
+        ratio, centre = self._ratios(policy, window, slice(window.bound))
+        out = clipped(ratio, centre, advantages, self.clip) & (window.state_weights > 0)
+        packing = window.rows.packing
+        by_age = packing.unpack(out.astype(advantages.dtype)).sum((1, 2))
+        return by_age / jnp.maximum(packing.counts[: len(by_age)], 1)
 
 
 RPPO = named(
