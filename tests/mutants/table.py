@@ -1621,20 +1621,6 @@ ALGORITHMS = [
             "a_short_gradient_is_not_stretched",
         ),
         (
-            "PPO: a step over all rows reaches beyond the window",
-            "sweep",
-            "step(carry, slice(len(mask)), mask)",
-            "step(carry, slice(None), mask)",
-            "longer_window_of_the_critic_leaves_the_step_of_the_policy_alone",
-        ),
-        (
-            "PPO: clip fractions look beyond the window",
-            "PPO._clip_fraction_by_age",
-            "slice(window.bound)",
-            "slice(None)",
-            "longer_window_of_the_critic_leaves_the_step_of_the_policy_alone",
-        ),
-        (
             "PPO: clip fractions are of all ages",
             "PPO._clip_fraction_by_age",
             "jnp.maximum(packing.counts[: len(by_age)], 1)",
