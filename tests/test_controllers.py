@@ -28,7 +28,7 @@ from recollect.tree import all_finite, traced_numbers
 
 KEY = jax.random.key(0)
 CRITIC = rc.Critic(widths=(4,), epochs=2)
-RULES = [rc.WhileClose(), rc.JamesStein(), rc.CrossValidated()]
+RULES = [rc.LeastError(), rc.WhileClose(), rc.JamesStein(), rc.CrossValidated()]
 
 
 @functools.cache
@@ -278,6 +278,103 @@ def test_james_stein_shares():
     scaled = decisions(rc.JamesStein(scale_step=True), drawn, of_two_or_three(rule, 2))[0]
     np.testing.assert_array_equal(scaled.step_scale, scaled.report.signal_share)
     assert scaled.step_scale.min() < 0.9
+
+
+ROWS = np.array([8.0, 4.0, 4.0])
+SIZES = np.array([8.0, 2.0, 4.0])
+WINDOWS = np.array([[1, 0, 0], [2 / 3, 1 / 3, 0], [1 / 2, 1 / 4, 1 / 4]])
+
+
+def noisy_windows(rule, draws, bias, persistence=1.0):
+    """What a rule decides in update after update, and what it remembered before each.
+
+    The newest gradient has noise of E‖g₀ − g‖² = 1, the old ones as much more as their rows are
+    worth less, and a bias of that square in one direction.
+    """
+    share, dimensions = 0.25, 40
+    noise = jax.random.normal(KEY, (draws, 4, dimensions)) / dimensions**0.5
+    mean = jnp.ones(dimensions) / dimensions**0.5
+    scales = jnp.sqrt(8 / jnp.array([8 * share, 8 * (1 - share), *SIZES[1:]]))
+    biases = jnp.eye(dimensions)[0] * bias**0.5 * jnp.array([0.0, 0.0, 1.0, 1.0])[:, None]
+
+    def step(memory, noise):
+        parts = mean + noise * scales[:, None] + biases
+        gradients = rc.Gradients(parts[:2], jnp.array([share, 1 - share]), parts[2:])
+        evidence = dataclasses.replace(
+            rc.Evidence.fresh(jnp.array(ROWS), lambda: gradients),
+            effective_sample_size=jnp.array(SIZES),
+            persistence=persistence,
+        )
+        chosen = rule(evidence, memory)
+        before = memory.biases.mean, memory.biases.error, memory.noises.mean
+        return chosen.memory, (before, chosen)
+
+    return computed(lambda: jax.lax.scan(step, rule.init(3), noise)[1])
+
+
+def test_the_bias_of_a_window_is_estimated_without_bias():
+    # A horizon that is short enough for the newest value to be most of the mean.
+    _, chosen = noisy_windows(rc.LeastError(horizon=2.0), draws=6000, bias=0.5)
+    totals = chosen.memory.biases.total
+    values = totals[1:] - totals[:-1] / 2
+    for window, share in ((1, 1 / 3), (2, 1 / 2)):
+        assert within(values[:, window], share**2 * 0.5)
+    np.testing.assert_allclose(values[:, 0], 0, atol=1e-5)
+    noises = chosen.memory.noises.total
+    assert within(noises[1:, 2] - noises[:-1, 2] / 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [dict(), dict(persistence=9.0), dict(margin=4.0), dict(persistence=0.0)],
+    ids=["usual", "persistence", "margin", "noise alone"],
+)
+def test_the_window_of_least_error(settings):
+    """The k with the least Σ α_j² v_j + h (b_k² + z s_k), from the updates before."""
+    rule = rc.LeastError(**settings)
+    before, chosen = noisy_windows(rule, draws=40, bias=0.6, persistence=3.0)
+    mean, error, noise = before
+    h = settings.get("persistence", 3.0)
+    variances = (WINDOWS**2 * 8 / SIZES).sum(-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        bias = mean + rule.margin * error
+        errors = variances + h * np.maximum(bias, 0) / noise
+    errors[:, 0] = 1
+    known = np.isfinite(errors) & np.isfinite(bias)
+    errors = np.where(known | (np.arange(3) == 0), errors, np.inf)
+    best = errors.argmin(-1)
+    np.testing.assert_array_equal(chosen.report.ages_used, best + 1)
+    np.testing.assert_allclose(chosen.report.error_left, errors.min(-1), rtol=1e-3)
+    np.testing.assert_allclose(chosen.shares, WINDOWS[best], rtol=1e-5)
+    assert best[0] == best[1] == 0  # two updates before anything is known of a spread
+    if settings.get("persistence") == 0:
+        assert (best[3:] == variances.argmin()).all()
+    else:
+        assert (best[3:] == 0).any()
+        assert (best[3:] > 0).any() == (settings == {})
+
+
+def test_a_biased_window_is_left():
+    """Old gradients as far away as the noise of four newest ones."""
+    _, chosen = noisy_windows(rc.LeastError(), draws=60, bias=4.0)
+    assert (chosen.report.ages_used[5:] == 1).all()
+    _, chosen = noisy_windows(rc.LeastError(), draws=60, bias=0.0)
+    assert (chosen.report.ages_used[20:] > 1).mean() > 0.9
+
+
+@pytest.mark.parametrize("name", ["rpg", "rnpg", "rtrpo", "rppo"])
+def test_a_rule_is_told_how_long_a_bias_lasts(name):
+    class Told(eqx.Module):
+        persistence: Any
+
+    class Asking(rc.AbstractShares):
+        def __call__(self, evidence, memory):
+            shares = rc.Uniform()(evidence, memory).shares
+            return rc.ChosenShares(shares, report=Told(jnp.asarray(evidence.persistence)))
+
+    algorithm = ALGORITHMS[name](window=3, advantages=rc.Returns(), shares=Asking())
+    _, info = _update(algorithm, fresh_state(algorithm, old=True), batches()[1][-1])
+    assert (info.share_report.persistence == 1.0) == (name in ("rtrpo", "rppo"))
 
 
 def test_while_close_uses_a_prefix():

@@ -54,6 +54,7 @@ from recollect.estimate.fisher import (
     ScoreFisher,
 )
 from recollect.estimate.gradient import policy_gradient
+from recollect.estimate.least_error import LeastError
 from recollect.estimate.shares import (
     AbstractShares,
     ByEffectiveSize,
@@ -152,6 +153,7 @@ __all__ = [
     "Info",
     "InvertedPendulum",
     "JamesStein",
+    "LeastError",
     "Local",
     "Logger",
     "Mixture",

@@ -153,6 +153,13 @@ class AbstractAlgorithm(Settings, eqx.Module):
         del rows
         return Euclidean()
 
+    @property
+    def persistence(self) -> float:
+        """How much longer a bias lasts than noise, which a rule of shares may ask for: over how
+        many updates the noise of gradients averages out by itself. 1 where every step is as long
+        as a radius or a clip lets it be, however noisy its direction."""
+        return 1.0
+
     @abc.abstractmethod
     def init(self, policy: AbstractPolicy, batch: Batch, key: PRNGKeyArray) -> State:
         """The state before the first update.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from recollect.algorithms.ascent import AbstractAscent
+from recollect.algorithms.ascent import FOLLOWING, AbstractAscent
 from recollect.algorithms.base import (
     begin,
     common_failures,
@@ -53,6 +53,10 @@ class PG(AbstractAscent):
     optimizer: str | optax.GradientTransformation = eqx.field(static=True, default="adam")
     """`sgd`, `adam`, `adam:EPSILON`, or (in Python) any Optax transformation that descends; α
     multiplies its updates."""
+
+    @property
+    def persistence(self):
+        return FOLLOWING
 
     def init(self, policy, batch, key):
         own = AscentState(optimizer=self.transformation().init(flatten(policy)[0]))

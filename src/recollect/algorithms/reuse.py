@@ -96,7 +96,8 @@ def choose_shares(
         start: where the update starts.
         advantages: of the rows of the window.
     """
-    evidence = evidence_of(start.rows, advantages, lambda: algorithm.metric(start.rows))
+    metric = lambda: algorithm.metric(start.rows)
+    evidence = evidence_of(start.rows, advantages, metric, algorithm.persistence)
     before = start.state.share_memory
     chosen = algorithm.shares(evidence, before)
     sound = start.usable & all_finite(chosen.memory)

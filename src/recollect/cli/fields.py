@@ -33,6 +33,7 @@ from recollect.estimate.advantages import (
 )
 from recollect.estimate.controllers import CrossValidated, JamesStein, WhileClose
 from recollect.estimate.fisher import AbstractFisherKind, AutoFisher, ExpectedFisher, ScoreFisher
+from recollect.estimate.least_error import LeastError
 from recollect.estimate.shares import AbstractShares, ByEffectiveSize, Geometric, Uniform
 from recollect.memory.mixture import Mixture, OccupancyMixture
 from recollect.memory.weights import (
@@ -94,6 +95,7 @@ KINDS = {
             "uniform": Uniform,
             "geometric": Geometric,
             "effective": ByEffectiveSize,
+            "least-error": LeastError,
             "close": WhileClose,
             "james-stein": JamesStein,
             "cross-validated": CrossValidated,

@@ -101,6 +101,8 @@ class Evidence(eqx.Module):
     before the first step, for a given ε."""
     gradients: Callable[[], Gradients] = no_gradients
     """The gradient from each age alone; all of them cost as much as one over all rows."""
+    persistence: float = 1.0
+    """How much longer a bias lasts than noise, with the algorithm's way to step."""
 
     @classmethod
     def fresh(
@@ -124,7 +126,10 @@ class Evidence(eqx.Module):
 
 
 def evidence_of(
-    rows: Rows, advantages: Float[Array, " newest"], metric: Callable[[], AbstractMetric]
+    rows: Rows,
+    advantages: Float[Array, " newest"],
+    metric: Callable[[], AbstractMetric],
+    persistence: float = 1.0,
 ) -> Evidence:
     """The evidence of the ages that have advantages.
 
@@ -132,6 +137,7 @@ def evidence_of(
         rows: all that is stored.
         advantages: A of the rows of the newest ages.
         metric: in which the algorithm's step measures gradients.
+        persistence: how much longer a bias lasts than noise, with its way to step.
     """
     ages = len(advantages) // rows.packing.per_batch
     counts = rows.packing.counts[:ages]
@@ -154,6 +160,7 @@ def evidence_of(
         ratio_deviation=mean(_deviation(rows)[: len(advantages)]),
         clip_fraction=clip_fraction,
         gradients=gradients,
+        persistence=persistence,
     )
 
 
