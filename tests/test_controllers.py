@@ -374,7 +374,7 @@ def test_a_rule_is_told_how_long_a_bias_lasts(name):
 
     algorithm = ALGORITHMS[name](window=3, advantages=rc.Returns(), shares=Asking())
     _, info = _update(algorithm, fresh_state(algorithm, old=True), batches()[1][-1])
-    assert (info.share_report.persistence == 1.0) == (name in ("rtrpo", "rppo"))
+    assert (info.share_report.persistence == 1.0) == (name != "rpg")
 
 
 def test_while_close_uses_a_prefix():

@@ -12,10 +12,6 @@ from recollect.checks import check_name, check_number
 from recollect.policies import AbstractPolicy
 from recollect.tree import flatten
 
-FOLLOWING = 64.0
-"""How much longer a bias lasts than noise where a step is in proportion to the gradient, or has
-momentum: noise averages out along the way. (Of 16 and 64, chosen on tuning seeds.)"""
-
 
 class AbstractAscent(AbstractAlgorithm):
     """An algorithm that moves θ by a step size along what its optimizer makes of a direction."""

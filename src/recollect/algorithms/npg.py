@@ -10,7 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from recollect.algorithms.ascent import FOLLOWING, AbstractAscent
+from recollect.algorithms.ascent import AbstractAscent
 from recollect.algorithms.base import (
     UpdateStart,
     begin,
@@ -94,10 +94,6 @@ class NPG(AbstractAscent, AbstractNatural):
         if self.target_kl is not None:
             remedy = "give the largest KL of a step, for example 0.05, or None for no bound"
             check_number("target_kl", self.target_kl, low=0, open_low=True, remedy=remedy)
-
-    @property
-    def persistence(self):
-        return FOLLOWING
 
     def init(self, policy, batch, key):
         θ, _ = flatten(policy)

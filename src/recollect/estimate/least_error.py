@@ -58,9 +58,9 @@ class LeastError(AbstractShares):
 
     h is how much longer a bias lasts than noise does. Noise of successive updates averages out
     along the way by itself, so far as a step is in proportion to the gradient or has momentum; the
-    bias of old batches does not, as it points the same way for many updates. TRPO and PPO go as far
-    as a radius or a clip lets them however noisy the direction is, and h is 1; PG and NPG follow
-    the gradient, and have a longer one (`AbstractAlgorithm.persistence`).
+    bias of old batches does not, as it points the same way for many updates. PG has such steps, and
+    an h above 1 (`AbstractAlgorithm.persistence`). TRPO and PPO go as far as a radius or a clip
+    lets them however noisy the direction is, NPG by a noisy Fisher matrix: there h is 1.
 
     Example:
         Two halves that differ by noise alone, and old gradients at their mean: all are used, as
