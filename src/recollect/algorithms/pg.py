@@ -22,11 +22,11 @@ from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit
 from recollect.estimate.gradient import policy_gradient
 from recollect.tree import flatten
 
-
 PERSISTENCE = 64.0
-"""How much longer a bias lasts than noise: a step is in proportion to the gradient, or has momentum,
-so that noise averages out along the way. With Adam and exact answers from 256 further copies, a
-window of 5 had a better gradient than the newest batch in every update, and learned more slowly."""
+"""How much longer a bias lasts than noise: steps are in proportion to the gradient, or have
+momentum, and noise averages out along the way. With Adam on CartPole-v1, held against the gradient
+of 256 further copies, a window of 5 was nearer to it than the newest batch in every update, and
+learned more slowly."""
 
 
 class AscentState(eqx.Module):
