@@ -330,15 +330,15 @@ def test_the_bias_of_a_window_is_estimated_without_bias():
     ids=["usual", "persistence", "margin", "noise alone"],
 )
 def test_the_window_of_least_error(settings):
-    """The k with the least Σ α_j² v_j + h (b_k² + z s_k), from the updates before."""
+    """The k with the least Σ α_j² v_j + h (max(b_k², 0) + z s_k), from the updates before."""
     rule = rc.LeastError(**settings)
     before, chosen = noisy_windows(rule, draws=40, bias=0.6, persistence=3.0)
     mean, error, noise = before
     h = settings.get("persistence", 3.0)
     variances = (WINDOWS**2 * 8 / SIZES).sum(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        bias = mean + rule.margin * error
-        errors = variances + h * np.maximum(bias, 0) / noise
+        bias = np.maximum(mean, 0) + rule.margin * error
+        errors = variances + h * bias / noise
     errors[:, 0] = 1
     known = np.isfinite(errors) & np.isfinite(bias)
     errors = np.where(known | (np.arange(3) == 0), errors, np.inf)

@@ -3002,8 +3002,8 @@ CONTROLLERS = [
         (
             "least error: a window is chosen by the newest batch",
             "LeastError.__call__",
-            "bias = jnp.maximum(memory.biases.mean + self.margin * memory.biases.error, 0)",
-            "bias = jnp.maximum(after.biases.mean + self.margin * after.biases.error, 0)",
+            "bias = jnp.maximum(memory.biases.mean, 0) + self.margin * memory.biases.error",
+            "bias = jnp.maximum(after.biases.mean, 0) + self.margin * after.biases.error",
             "the_window_of_least_error",
         ),
         (
@@ -3046,6 +3046,13 @@ CONTROLLERS = [
             "LeastError.__call__",
             "persistence * bias / positive",
             "bias / positive",
+            "the_window_of_least_error",
+        ),
+        (
+            "least error: a bias below zero is a reason for trust",
+            "LeastError.__call__",
+            "jnp.maximum(memory.biases.mean, 0) +",
+            "memory.biases.mean +",
             "the_window_of_least_error",
         ),
         (

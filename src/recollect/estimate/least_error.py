@@ -50,7 +50,7 @@ class LeastError(AbstractShares):
     its cause. What is left of the measured distance is an estimate of b_k². The window in use has
     the least
 
-        Σ_j α_j² v_j + h (b_k² + z s_k)
+        Σ_j α_j² v_j + h (max(b_k², 0) + z s_k)
 
     with running means of b_k² and v₀ over the updates before, and s_k the standard error of the
     mean of b_k². The newest batch does not choose by its own noise, and a window of which nothing
@@ -125,7 +125,8 @@ class LeastError(AbstractShares):
         )
 
         persistence = evidence.persistence if self.persistence is None else self.persistence
-        bias = jnp.maximum(memory.biases.mean + self.margin * memory.biases.error, 0)
+        # An estimate below zero is chance, or noise that old and newest share: no reason for trust.
+        bias = jnp.maximum(memory.biases.mean, 0) + self.margin * memory.biases.error
         lasting = persistence * bias / positive(memory.noises.mean)
         known = compared.usable & jnp.isfinite(bias)
         errors = jnp.where(known, variances + lasting, jnp.inf)
