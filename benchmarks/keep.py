@@ -42,5 +42,8 @@ def write(path: Path, label: str, figures: Any) -> None:
     """Write figures down, in a line of their own."""
     rows = {**kept(path), label: figures}
     lines = [f"{json.dumps(label)}: {json.dumps(figures)}" for label, figures in rows.items()]
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    print(label, figures, file=sys.stderr, flush=True)
+    # A run that is ended here must not leave half a file.
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    unfinished.replace(path)
+    print(f"Kept: {label}", file=sys.stderr, flush=True)

@@ -101,8 +101,8 @@ KINDS = {
             "cross-validated": CrossValidated,
         },
         "How much each age of the window contributes: uniform, uniform:4 for the newest 4, "
-        "geometric:FACTOR, effective (by effective sample size); close, james-stein or "
-        "cross-validated to decide at every update whether old batches count.",
+        "geometric:FACTOR, effective (by effective sample size); least-error, close, "
+        "james-stein or cross-validated to decide at every update whether old batches count.",
     ),
     "fisher": Kind(
         AbstractFisherKind,

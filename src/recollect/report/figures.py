@@ -64,6 +64,7 @@ REUSE = (
     _column("signal_share", "Signal", "Part of the gradient that is no error", percent=True),
     _column("ages_compared", "Ages compared", "Batches that the old gradient is taken from"),
     _column("ages_used", "Ages used", "Batches of the window in use"),
+    _column("error_left", "Error left", "Estimated; 1 is the newest batch alone", percent=True),
     _column("gain", "Gain of reuse", "Of the best window over the newest batch alone"),
     Figure(
         "mean_age",

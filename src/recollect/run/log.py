@@ -35,6 +35,7 @@ TAGS = {
     "signal_share": "reuse/signal_share",
     "ages_compared": "reuse/ages_compared",
     "ages_used": "reuse/ages_used",
+    "error_left": "reuse/error_left",
     "gain": "reuse/gain",
     "gain_error": "reuse/gain_error",
     "solver_steps": "solve/steps",
