@@ -26,6 +26,7 @@ SECTIONS = {
     "cluster.py": "A Ray cluster: what was promised, and what units cost",
     "throughput.py": "Training throughput of PPO, one seed",
     "trust_region.py": "KL of accepted TRPO steps on fresh states",
+    "gradient_error.py": "How far gradients of windows are from the truth",
     "clip_centre.py": "Samples that PPO's clip silences",
     "training.py": "Training RNPG on cartpole: 50 seeds × 150 iterations × 4 episodes, window 10",
     "ages_in_use.py": "An update that uses 1 of 32 stored batches",

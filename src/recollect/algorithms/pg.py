@@ -24,8 +24,8 @@ from recollect.tree import flatten
 
 PERSISTENCE = 64.0
 """How much longer a bias lasts than noise: steps are in proportion to the gradient, or have
-momentum, and noise averages out along the way. With Adam on CartPole-v1 the gradient of five batches
-is much nearer to the truth than that of one, and learns more slowly
+momentum, and noise averages out along the way. With Adam on CartPole-v1 the gradient of five
+batches is much nearer to the truth than that of one, and learns more slowly
 (`benchmarks/gradient_error.py`)."""
 
 
