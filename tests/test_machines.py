@@ -422,6 +422,18 @@ def test_tasks_that_are_kept_are_not_done_again(apart, tmp_path):
         map_kept(done_once, tasks[:1], apart)
 
 
+def test_the_longest_tasks_are_begun_first():
+    begun = []
+
+    def square(task):
+        begun.append(task)
+        return {"square": task**2}
+
+    found = map_kept(square, [2, 5, 3], apart=False, work=lambda task: task)
+    assert begun == [5, 3, 2]
+    assert [int(arrays["square"]) for arrays in found] == [4, 25, 9]
+
+
 def test_flags_say_where_environments_are_stepped():
     assert Machines().chosen() is None
     assert Machines(on="local", actors=3, lag=1).chosen() == Local(actors=3, lag=1)

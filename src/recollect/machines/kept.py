@@ -69,7 +69,10 @@ def tasks_kept(folder: Path) -> Iterator[None]:
 
 
 def map_kept(
-    function: Callable[[Task], Mapping[str, Any]], tasks: Sequence[Task], apart: bool = True
+    function: Callable[[Task], Mapping[str, Any]],
+    tasks: Sequence[Task],
+    apart: bool = True,
+    work: Callable[[Task], float] | None = None,
 ) -> list[dict[str, np.ndarray]]:
     """`map_tasks` of a function that gives arrays, without the tasks whose arrays are kept.
 
@@ -77,10 +80,16 @@ def map_kept(
         function: as for `map_tasks`; its name is part of what is kept.
         tasks: dataclasses, sequences, arrays and numbers, which `to_json` can tell apart.
         apart: whether other processes are worth starting; else they are computed in this one.
+        work: of a task; the longest are begun first, so that no core waits for another at the end.
+
+    Returns:
+        What every task gave, in the order of the tasks.
     """
     folder = _folder.get()
     files = [None if folder is None else _file(folder, function, task) for task in tasks]
     missing = [place for place, file in enumerate(files) if file is None or not file.fits()]
+    if work is not None:
+        missing.sort(key=lambda place: -work(tasks[place]))
     found: dict[int, dict[str, np.ndarray]] = {}
 
     def arrived(number: int, arrays: Mapping[str, Any]) -> None:

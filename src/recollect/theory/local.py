@@ -222,14 +222,8 @@ def run_all(tasks: Sequence[Task]) -> list[Paths]:
     They are kept where `tasks_kept` says.
     """
     apart = sum(task.updates for task in tasks) >= WORTH_A_PROCESS
-    # The longest first, so that no core waits for another at the end.
-    order = sorted(range(len(tasks)), key=lambda i: -tasks[i].work)
-    found = map_kept(_run, [tasks[i] for i in order], apart)
-    done = dict(zip(order, found, strict=True))
-    return [
-        Paths(done[i]["errors"], int(done[i]["refused"]), float(done[i]["seconds"]))
-        for i in range(len(tasks))
-    ]
+    found = map_kept(_run, tasks, apart, work=lambda task: task.work)
+    return [Paths(one["errors"], int(one["refused"]), float(one["seconds"])) for one in found]
 
 
 def _run(task: Task) -> dict[str, Any]:

@@ -186,10 +186,8 @@ def replicate(
         for i, case in enumerate(cases)
         for j, size in enumerate(sizes)
     ]
-    # The longest first, so that no core waits for another at the end.
-    order = sorted(range(len(tasks)), key=lambda k: -tasks[k][0].work * tasks[k][1])
-    found = map_kept(_run, [tasks[k] for k in order], apart=worth_sending())
-    done = dict(zip(order, found, strict=True))
+    work = lambda task: task[0].work * task[1]
+    done = map_kept(_run, tasks, apart=worth_sending(), work=work)
     places = np.arange(len(tasks)).reshape(len(cases), len(sizes)).tolist()
     return [
         _joined(case, last, [done[k] for k in of_case])
