@@ -23,8 +23,9 @@ from jaxtyping import Array, Float
 from variants import trained
 
 from recollect import RPG, LeastError, Steps
-from recollect.algorithms.base import AbstractAlgorithm, State, begin
+from recollect.algorithms.base import AbstractAlgorithm, State
 from recollect.algorithms.reuse import estimate_advantages
+from recollect.algorithms.update import begin
 from recollect.batch import Batch
 from recollect.collect.rollout import Rollout
 from recollect.estimate.gradient import gradient_by_age

@@ -24,8 +24,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from recollect import RTRPO, TRPO, Steps, train
-from recollect.algorithms.base import SIGNAL, AbstractAlgorithm
+from recollect.algorithms.base import AbstractAlgorithm
 from recollect.collect.rollout import Rollout
+from recollect.refusals import SIGNAL
 from recollect.report.tables import markdown
 
 TASKS = (

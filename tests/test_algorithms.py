@@ -22,8 +22,9 @@ from helpers import (
 from plain import PG, RNPG, RPG, RTRPO, TRPO, VNPG, VPG
 
 from recollect.algorithms import PPO, REFUSALS, RPPO
-from recollect.algorithms.base import UpdateStart, begin, bind
+from recollect.algorithms.base import bind
 from recollect.algorithms.reuse import reweighed_gradient
+from recollect.algorithms.update import UpdateStart, begin
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import Rollout
 from recollect.envs import LQC, CartPole, garnet

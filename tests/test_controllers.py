@@ -14,8 +14,8 @@ from helpers import ENV, batch_of, computed, history_from, parameters, random_po
 
 import recollect as rc
 from recollect.algorithms import ALGORITHMS
-from recollect.algorithms.base import begin
 from recollect.algorithms.narrow import narrow_update
+from recollect.algorithms.update import begin
 from recollect.collect.rollout import Rollout
 from recollect.estimate.advantages import in_units_of
 from recollect.estimate.controllers import JamesSteinMemory

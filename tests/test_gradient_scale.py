@@ -12,8 +12,8 @@ from helpers import random_policy
 from plain import PG
 
 from recollect.algorithms import PPO
-from recollect.algorithms.base import begin
 from recollect.algorithms.reuse import reweighed_gradient
+from recollect.algorithms.update import begin
 from recollect.collect.compiled import Draws, Episodes, Steps
 from recollect.collect.rollout import Rollout
 from recollect.envs import AbstractEnv, Actions, CartPole, Step, Tabular

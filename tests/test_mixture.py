@@ -10,9 +10,10 @@ import pytest
 from helpers import batch_of, computed, history_from, parameters, random_policy
 
 from recollect.algorithms import RPG, RPPO
-from recollect.algorithms.base import begin, bind
+from recollect.algorithms.base import bind
 from recollect.algorithms.narrow import narrow_update
 from recollect.algorithms.reuse import reweighed_gradient
+from recollect.algorithms.update import begin
 from recollect.collect.compiled import Draws
 from recollect.collect.rollout import Rollout
 from recollect.envs import Tabular, garnet

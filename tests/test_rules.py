@@ -25,10 +25,11 @@ from helpers import (
 
 import recollect as rc
 from recollect.algorithms import ALGORITHMS
-from recollect.algorithms.base import begin, bind, needs_oracle
+from recollect.algorithms.base import bind, needs_oracle
 from recollect.algorithms.narrow import narrow_update
 from recollect.algorithms.natural import estimate_fisher
 from recollect.algorithms.reuse import choose_shares
+from recollect.algorithms.update import begin
 from recollect.cli import main
 from recollect.cli.fields import rule_flags, with_rules
 from recollect.collect.rollout import Rollout

@@ -6,21 +6,20 @@ gives each age its share; what follows is the algorithm's own, until `keep_or_re
 steps that failed, and `describe` and `finish` report it.
 """
 
-from recollect.algorithms.base import (
-    UpdateStart,
-    begin,
-    bind,
-    common_failures,
-    describe,
-    finish,
-    initial_state,
-    keep_or_revert,
-)
+from recollect.algorithms.base import bind, initial_state
 from recollect.algorithms.reuse import (
     choose_shares,
     estimate_advantages,
     refit_critic,
     reweighed_gradient,
+)
+from recollect.algorithms.update import (
+    UpdateStart,
+    begin,
+    common_failures,
+    describe,
+    finish,
+    keep_or_revert,
 )
 from recollect.collect.rollout import AbstractCollector, Rollout
 from recollect.estimate.gradient import gradient_by_age, policy_gradient

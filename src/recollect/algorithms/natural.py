@@ -7,7 +7,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from recollect.algorithms.base import AbstractAlgorithm, UpdateStart, in_use, weigh
+from recollect.algorithms.base import AbstractAlgorithm
+from recollect.algorithms.update import UpdateStart, in_use, weigh
 from recollect.batch import Batch
 from recollect.checks import check_count, check_number
 from recollect.collect.rollout import Rollout

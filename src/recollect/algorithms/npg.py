@@ -11,15 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.ascent import AbstractAscent
-from recollect.algorithms.base import (
-    UpdateStart,
-    begin,
-    common_failures,
-    describe,
-    finish,
-    initial_state,
-    keep_or_revert,
-)
+from recollect.algorithms.base import initial_state
 from recollect.algorithms.naming import named
 from recollect.algorithms.natural import (
     AbstractNatural,
@@ -28,6 +20,14 @@ from recollect.algorithms.natural import (
     with_usable,
 )
 from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
+from recollect.algorithms.update import (
+    UpdateStart,
+    begin,
+    common_failures,
+    describe,
+    finish,
+    keep_or_revert,
+)
 from recollect.checks import check_number
 from recollect.estimate.gradient import policy_gradient
 from recollect.memory.history import History

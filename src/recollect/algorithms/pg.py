@@ -9,16 +9,10 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.ascent import AbstractAscent
-from recollect.algorithms.base import (
-    begin,
-    common_failures,
-    describe,
-    finish,
-    initial_state,
-    keep_or_revert,
-)
+from recollect.algorithms.base import initial_state
 from recollect.algorithms.naming import named
 from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
+from recollect.algorithms.update import begin, common_failures, describe, finish, keep_or_revert
 from recollect.estimate.gradient import policy_gradient
 from recollect.tree import flatten
 

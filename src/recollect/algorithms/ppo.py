@@ -14,18 +14,18 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from recollect.algorithms.ascent import AbstractAscent
-from recollect.algorithms.base import (
+from recollect.algorithms.base import initial_state
+from recollect.algorithms.naming import named
+from recollect.algorithms.pg import AscentState
+from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
+from recollect.algorithms.update import (
     UpdateStart,
     begin,
     common_failures,
     describe,
     finish,
-    initial_state,
     keep_or_revert,
 )
-from recollect.algorithms.naming import named
-from recollect.algorithms.pg import AscentState
-from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
 from recollect.checks import check_count, check_number
 from recollect.estimate.evidence import clipped
 from recollect.estimate.gradient import policy_gradient

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from recollect.algorithms.base import AbstractAlgorithm, State, UpdateStart
+from recollect.algorithms.base import AbstractAlgorithm, State
+from recollect.algorithms.update import UpdateStart
 from recollect.batch import Batch
 from recollect.estimate.advantages import Estimates, in_units_of
 from recollect.estimate.critic import Values

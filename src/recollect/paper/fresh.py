@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from recollect.algorithms import PG, VPG
-from recollect.algorithms.base import UpdateStart
 from recollect.algorithms.reuse import reweighed_gradient
+from recollect.algorithms.update import UpdateStart
 from recollect.batch import Batch
 from recollect.collect.compiled import Episodes
 from recollect.collect.rollout import Rollout

@@ -21,8 +21,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from recollect.algorithms import NPG
-from recollect.algorithms.base import State, begin, bind
+from recollect.algorithms.base import State, bind
 from recollect.algorithms.reuse import estimate_advantages
+from recollect.algorithms.update import begin
 from recollect.batch import Batch
 from recollect.collect.rollout import Rollout
 from recollect.envs import Tabular

@@ -34,8 +34,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from recollect.algorithms import NPG
-from recollect.algorithms.base import begin, bind
+from recollect.algorithms.base import bind
 from recollect.algorithms.reuse import reweighed_gradient
+from recollect.algorithms.update import begin
 from recollect.checks import check_count, check_number
 from recollect.collect.compiled import Episodes
 from recollect.collect.rollout import AbstractCollector
