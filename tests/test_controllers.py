@@ -374,7 +374,7 @@ def test_a_rule_is_told_how_long_a_bias_lasts(name):
 
     algorithm = ALGORITHMS[name](window=3, advantages=rc.Returns(), shares=Asking())
     _, info = _update(algorithm, fresh_state(algorithm, old=True), batches()[1][-1])
-    assert (info.share_report.persistence == 1.0) == (name != "rpg")
+    assert (info.share_report.persistence == 1.0) == (name in ("rnpg", "rtrpo"))
 
 
 def test_while_close_uses_a_prefix():
@@ -569,6 +569,22 @@ def test_a_scaled_step_is_shorter():
             assert kl > 1.5 * s**2 * algorithm.target_kl
         else:
             np.testing.assert_allclose(θ[1], s * θ[0], rtol=1e-3, atol=1e-6)
+
+
+def test_ppo_takes_the_steps_of_the_newest_batch_whatever_data_a_rule_chooses():
+    batch = batches()[1][-1]
+    newest = int(batch.mask.sum())
+    steps = {}
+    for rule in (rc.JamesStein(), rc.Uniform()):
+        algorithm = rc.RPPO(window=3, epochs=2, minibatch=8, advantages=rc.Returns(), shares=rule)
+        state = fresh_state(algorithm, old=True)
+        if isinstance(rule, rc.JamesStein):
+            state = dataclasses.replace(state, share_memory=of_two_or_three(rule, 3))
+        _, info = _update(algorithm, state, batch)
+        assert (info.shares > 0).all()
+        steps[type(rule)] = int(info.own.gradient_steps)
+    assert steps[rc.JamesStein] == 2 * -(-newest // 8)
+    assert steps[rc.Uniform] > 1.5 * steps[rc.JamesStein]
 
 
 def test_advantages_of_a_window_in_units_of_the_newest_batch():

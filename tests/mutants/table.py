@@ -3000,6 +3000,20 @@ CONTROLLERS = [
     *_in(
         "test_controllers",
         (
+            "PPO sweeps over all data that a rule has chosen",
+            "PPO.update",
+            "go_on & (steps + 1 < most)",
+            "go_on",
+            "ppo_takes_the_steps_of_the_newest_batch_whatever_data_a_rule_chooses",
+        ),
+        (
+            "PPO takes a step more than the newest batch has",
+            "PPO.update",
+            "steps + 1 < most",
+            "steps < most",
+            "ppo_takes_the_steps_of_the_newest_batch_whatever_data_a_rule_chooses",
+        ),
+        (
             "least error: a window is chosen by the newest batch",
             "LeastError.__call__",
             "bias = jnp.maximum(memory.biases.mean, 0) + self.margin * memory.biases.error",

@@ -150,8 +150,8 @@ class AbstractAlgorithm(Settings, eqx.Module):
     def persistence(self) -> float:
         """How much longer a bias lasts than noise, which a rule of shares may ask for: over how
         many updates the noise of gradients averages out by itself. 1 where the noise of every
-        single step counts, as where it is as long as a radius or a clip lets it be, or is made
-        long by a noisy Fisher matrix."""
+        single step counts, as where it is as long as a radius lets it be, or is made long by a
+        noisy Fisher matrix."""
         return 1.0
 
     @abc.abstractmethod

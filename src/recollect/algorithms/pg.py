@@ -8,19 +8,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from recollect.algorithms.ascent import AbstractAscent
+from recollect.algorithms.ascent import PERSISTENCE, AbstractAscent
 from recollect.algorithms.base import initial_state
 from recollect.algorithms.naming import named
 from recollect.algorithms.reuse import choose_shares, estimate_advantages, refit_critic
 from recollect.algorithms.update import begin, common_failures, describe, finish, keep_or_revert
 from recollect.estimate.gradient import policy_gradient
 from recollect.tree import flatten
-
-PERSISTENCE = 64.0
-"""How much longer a bias lasts than noise: steps are in proportion to the gradient, or have
-momentum, and noise averages out along the way. With Adam on CartPole-v1 the gradient of five
-batches is much nearer to the truth than that of one, and learns more slowly
-(`benchmarks/gradient_error.py`)."""
 
 
 class AscentState(eqx.Module):

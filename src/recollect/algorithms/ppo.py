@@ -13,7 +13,7 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from recollect.algorithms.ascent import AbstractAscent
+from recollect.algorithms.ascent import PERSISTENCE, AbstractAscent
 from recollect.algorithms.base import initial_state
 from recollect.algorithms.naming import named
 from recollect.algorithms.pg import AscentState
@@ -112,6 +112,10 @@ class PPO(AbstractAscent):
             "max_gradient_norm", longest, low=0, open_low=True, infinite=True, remedy=remedy
         )
 
+    @property
+    def persistence(self):
+        return PERSISTENCE
+
     def metric(self, rows):
         """That of a natural step: the clip bounds how far probabilities move, not parameters."""
         return InverseFisher.of(rows, METRIC_DAMPING)
@@ -133,6 +137,7 @@ class PPO(AbstractAscent):
         # Taken out of the loop over minibatches, which would compute them at every step.
         state_weights = window.state_weights
         coverage = window.coverage()
+        most = self._most_steps(start)
 
         def step(carry, indices, real):
             θ, optimizer, steps, _ = carry
@@ -148,7 +153,7 @@ class PPO(AbstractAscent):
             further = flatten(self.project(unflatten(θ + rate * jnp.asarray(updates))))[0]
             new = (further, after, steps + 1)
             kept = jax.tree.map(lambda new, old: jnp.where(go_on, new, old), new, carry[:3])
-            return (*kept, sound), go_on
+            return (*kept, sound), go_on & (steps + 1 < most)
 
         first = (θ, state.own.optimizer, jnp.zeros((), jnp.int32), jnp.array(True))
         end, optimizer, steps, sound = sweep(
@@ -175,6 +180,17 @@ class PPO(AbstractAscent):
         )
         info = describe(start, chosen, policy, estimates, refused, measured)
         return finish(start, chosen, refused, policy=policy, critic=critic, own=own), info
+
+    def _most_steps(self, start: UpdateStart) -> Int[Array, ""] | float:
+        """How many minibatch steps an update takes at most.
+
+        A rule of shares that may leave old batches out does not decide by that how many steps
+        there are: it has as many as the newest batch alone would have, on the rows that count.
+        """
+        if not self.shares.in_newest_units:
+            return float("inf")
+        newest = start.rows.packing.counts[0]
+        return self.epochs * -(-newest // self.minibatch)
 
     def _ratios(self, policy: AbstractPolicy, window: Window, indices: Indices):
         """π / μ, with any truncation of the weights that the update began with; and the clip's

@@ -57,10 +57,13 @@ class LeastError(AbstractShares):
     is known yet is not used: the first updates use the newest batch alone.
 
     h is how much longer a bias lasts than noise does. Noise of successive updates averages out
-    along the way by itself, so far as a step is in proportion to the gradient or has momentum; the
-    bias of old batches does not, as it points the same way for many updates. PG has such steps, and
-    an h above 1 (`AbstractAlgorithm.persistence`). TRPO and PPO go as far as a radius or a clip
-    lets them however noisy the direction is, NPG by a noisy Fisher matrix: there h is 1.
+    along the way by itself, so far as steps are in proportion to the gradient or have momentum; the
+    bias of old batches does not, as it points the same way for many updates. PG and PPO take such
+    steps, and have an h above 1 (`AbstractAlgorithm.persistence`). TRPO goes as far as its radius
+    lets it however noisy the direction is, NPG by a noisy Fisher matrix: there h is 1.
+
+    PPO sweeps over the rows of the chosen window, as often as gives the steps that the newest batch
+    alone would have: the rule decides about data, not about how much work an update is.
 
     Example:
         Two halves that differ by noise alone, and old gradients at their mean: all are used, as
