@@ -16,15 +16,15 @@ Hopper-v5 and HalfCheetah-v5 alone, with seeds from 1000 on (`--tuning`); report
 
 *Arms.* The rule, with room for 16 batches and a critic fitted to 4; `K = 1` with all else equal
 (and so the same critic); `K = 1, as many steps`, which takes the gradient steps of policy and
-critic that a window of 16 takes; the paper's window of 5 and of 20, with the critic of 4. (On the
-host there is time for the rule, K = 1 and K = 5 alone.) All other settings are the defaults of the
-algorithm, and γ is that of the task.
+critic that a fixed window of 16 takes; the paper's window of 5 and of 20, with the critic of 4. (On
+the host there is time for the rule, K = 1 and K = 5 alone.) All other settings are the defaults of
+the algorithm, and γ is that of the task.
 
 *The rule* is `LeastError()`, the others stand in the ablation. It was settled with tuning seeds on
 CartPole-v1, InvertedPendulum-v5 and Garnet 0, but for one change when 35 cells were there: RPPO
 swept over all rows of the chosen window, and so took more steps with more data; Acrobot-v1 had lost
 by it (0.57 of K = 1, in regret), Pendulum-v1 gained (1.35). On tuning seeds as many steps on the
-newest batch alone gained more than old data did, so that RPPO with a rule now takes the steps of
+newest batch alone gained more than old data did, so that RPPO with this rule now takes the steps of
 the newest batch, and its `persistence` is that of RPG. Its cells were run anew.
 
 *Outcomes.* A curve is the mean return of the training episodes that ended within each fortieth of
@@ -355,10 +355,12 @@ def report(scale: Scale) -> list[str]:
             ],
         )
     first = RULES[0]
-    steps = bars.pooled(usual, first, STEPS_CONTROL)
+    # RPPO takes the steps of K = 1 with the rule, and more in that control.
+    matched = [case for case in usual if not case.name.endswith("rppo")]
+    steps = bars.pooled(matched, first, STEPS_CONTROL)
     if steps is not None:
         point, bound = np.exp(steps)
-        against = [f"Pooled ratio of areas {point:.3f}, one-sided bound {bound:.3f}."]
+        against = [f"Without RPPO: pooled ratio of areas {point:.3f}, one-sided bound {bound:.3f}."]
         lines += bars.section(f"{first} against as many steps without reuse", against)
     arms = (*RULES, *FIXED, *ABLATIONS[len(RULES) :])
     lines += bars.section("Ratios of areas to K = 1", bars.table(usual, arms, ONE))

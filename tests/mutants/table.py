@@ -3101,7 +3101,7 @@ CONTROLLERS = [
             "least error: what is not known is used",
             "LeastError.__call__",
             "jnp.where(known, variances + lasting, jnp.inf)",
-            "jnp.where(compared.usable, variances, jnp.inf)",
+            "jnp.where(compared.usable, variances + lasting, jnp.inf)",
             "the_window_of_least_error",
         ),
         (

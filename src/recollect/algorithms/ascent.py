@@ -16,7 +16,8 @@ PERSISTENCE = 64.0
 """How much longer a bias lasts than noise in the small steps of PG and PPO: they are in proportion
 to the gradient, or have momentum, and noise averages out along the way. With Adam on CartPole-v1
 the gradient of five batches is much nearer to the truth than that of one, and learns more slowly
-(`benchmarks/gradient_error.py`)."""
+(`benchmarks/gradient_error.py`). Of 16 and 64, on tuning seeds of CartPole-v1 and
+InvertedPendulum-v5."""
 
 
 class AbstractAscent(AbstractAlgorithm):

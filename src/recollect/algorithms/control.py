@@ -117,15 +117,16 @@ def planned_steps(algorithm: PPO | NewestRepeated, transitions: np.ndarray) -> n
         array([10, 20, 30])
     """
     sizes = np.asarray(transitions, np.int64)
-    if isinstance(algorithm, NewestRepeated):
+    settings = algorithm.algorithm if isinstance(algorithm, NewestRepeated) else algorithm
+    if settings.shares.steps_of_newest:
+        swept = sizes
+    elif isinstance(algorithm, NewestRepeated):
         swept = sizes * np.minimum(np.arange(sizes.shape[-1]) + 1, algorithm.window)
-        settings = algorithm.algorithm
     else:
         until_now = np.cumsum(sizes, axis=-1)
         forgotten = np.zeros_like(until_now)
         forgotten[..., algorithm.window :] = until_now[..., : -algorithm.window]
         swept = until_now - forgotten
-        settings = algorithm
     return settings.epochs * _minibatches(swept, settings.minibatch)
 
 

@@ -85,7 +85,8 @@ class PPO(AbstractAscent):
     """Clip around `one`, as the paper prints it, or around the ratio of the `current` policy to the
     one that acted."""
     epochs: int = eqx.field(static=True, default=10)
-    """Sweeps over the window at each iteration."""
+    """Sweeps over the window at each iteration; over the newest batch, as far as the number of
+    steps goes, with shares that have `steps_of_newest`."""
     minibatch: int = eqx.field(static=True, default=256)
     """Transitions in a minibatch step, at most."""
     entropy: float = 0.0
@@ -182,12 +183,9 @@ class PPO(AbstractAscent):
         return finish(start, chosen, refused, policy=policy, critic=critic, own=own), info
 
     def _most_steps(self, start: UpdateStart) -> Int[Array, ""] | float:
-        """How many minibatch steps an update takes at most.
-
-        A rule of shares that may leave old batches out does not decide by that how many steps
-        there are: it has as many as the newest batch alone would have, on the rows that count.
-        """
-        if not self.shares.in_newest_units:
+        """How many minibatch steps an update takes at most: what `epochs` gives, unless the rule of
+        shares wants those of the newest batch."""
+        if not self.shares.steps_of_newest:
             return float("inf")
         newest = start.rows.packing.counts[0]
         return self.epochs * -(-newest // self.minibatch)

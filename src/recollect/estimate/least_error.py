@@ -53,8 +53,9 @@ class LeastError(AbstractShares):
         Σ_j α_j² v_j + h (max(b_k², 0) + z s_k)
 
     with running means of b_k² and v₀ over the updates before, and s_k the standard error of the
-    mean of b_k². The newest batch does not choose by its own noise, and a window of which nothing
-    is known yet is not used: the first updates use the newest batch alone.
+    mean of b_k², as if updates were independent. The newest batch does not choose by its own noise,
+    and a window is not used before two updates have seen it: the first three use the newest batch
+    alone.
 
     h is how much longer a bias lasts than noise does. Noise of successive updates averages out
     along the way by itself, so far as steps are in proportion to the gradient or have momentum; the
@@ -109,6 +110,10 @@ class LeastError(AbstractShares):
     def in_newest_units(self):
         return True
 
+    @property
+    def steps_of_newest(self):
+        return True
+
     def init(self, ages):
         return LeastErrorMemory(biases=RunningMeans.empty(ages), noises=RunningMeans.empty(ages))
 
@@ -137,7 +142,7 @@ class LeastError(AbstractShares):
         errors = jnp.where(jnp.arange(len(errors)) == 0, 1.0, errors)
         best = jnp.argmin(errors)
         report = LeastErrorReport(
-            ages_used=(best + 1).astype(noise.dtype),
+            ages_used=jnp.sum(windows[best] > 0).astype(noise.dtype),
             gradient_noise=noise,
             error_left=errors[best],
         )

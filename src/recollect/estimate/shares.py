@@ -2,7 +2,8 @@
 
 The paper's window counts all rows of the newest K batches alike, whatever has become of them. A
 rule of shares may look at what the data says of each age (`evidence.py`) before it decides, and
-remember what it has seen. `controllers.py` has rules that decide whether to reuse at all.
+remember what it has seen. `least_error.py` and `controllers.py` have rules that decide whether to
+reuse at all.
 """
 
 import abc
@@ -91,6 +92,16 @@ class AbstractShares(Settings, eqx.Module):
 
         A rule that may leave all older batches out wants that: a share of one for the newest is
         then the same as a window of 1. By default the units are those of the window.
+        """
+        return False
+
+    @property
+    def steps_of_newest(self) -> bool:
+        """Whether PPO takes as many minibatch steps as the newest batch alone would have.
+
+        A rule that chooses a window, all rows of which count alike, then decides about data and
+        not about how much work an update is. By default every row with a share is swept over as
+        often as `epochs` says.
         """
         return False
 
