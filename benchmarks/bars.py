@@ -100,6 +100,19 @@ def table(cases: Sequence[Case], arms: Sequence[str], base: str) -> list[str]:
     return markdown(("cell", *arms, f"{arms[0]}, final return"), rows)
 
 
+def grid(cases: Sequence[Case], arm: str, base: str) -> list[str]:
+    """Ratios of areas of an arm to another: a row for each task, a column for each algorithm."""
+    ratios: dict[str, dict[str, str]] = {}
+    for case in cases:
+        found = case.log_ratio(arm, base)
+        if found is not None:
+            task, _, algorithm = case.name.partition(": ")
+            ratios.setdefault(task, {})[algorithm] = shown(found)
+    algorithms = list(dict.fromkeys(name for row in ratios.values() for name in row))
+    rows = [[task, *(row.get(name, "") for name in algorithms)] for task, row in ratios.items()]
+    return markdown(("task", *algorithms), rows) if rows else []
+
+
 def pooled(cases: Sequence[Case], arm: str, base: str) -> tuple[float, float] | None:
     """Mean log ratio over cells and its one-sided 95 % bound; seeds drawn anew in every cell."""
     some = [case for case in cases if arm in case.curves and base in case.curves]
@@ -140,8 +153,9 @@ def non_inferiority(cases: Sequence[Case], arm: str, base: str) -> list[str]:
 
 
 def hindsight(cases: Sequence[Case], arm: str, windows: Sequence[str]) -> list[str]:
-    """The geometric mean of the ratio to the best fixed window of every cell."""
-    bests = [(case, case.best(windows)) for case in cases]
+    """The geometric mean of the ratio to the best fixed window of every cell that has them all."""
+    whole = [case for case in cases if set(windows) <= set(case.curves)]
+    bests = [(case, case.best(windows)) for case in whole]
     found = [case.log_ratio(arm, best) for case, best in bests if best is not None]
     ratios = [one.value for one in found if one is not None]
     if not ratios:
