@@ -3007,6 +3007,13 @@ CONTROLLERS = [
             "ppo_takes_the_steps_of_the_newest_batch_whatever_data_a_rule_chooses",
         ),
         (
+            "steps are planned for all data that a rule may choose",
+            "planned_steps",
+            "if settings.shares.steps_of_newest:",
+            "if False:",
+            "ppo_takes_the_steps_of_the_newest_batch_whatever_data_a_rule_chooses",
+        ),
+        (
             "PPO takes a step more than the newest batch has",
             "PPO.update",
             "steps + 1 < most",
